@@ -1,0 +1,70 @@
+"""AlterConfigs: api key 33, versions 0 to 2.
+
+Replaces all settings of a topic, of this broker or of all brokers.
+
+Behaviour
+    What is not named goes back to its default; an empty list clears everything.
+    Each resource is changed, or refused, on its own. validate_only decides and changes nothing.
+    The settings are judged before the topic's existence: both wrong gives INVALID_CONFIG.
+    A broker's settings are refused with INVALID_REQUEST where a topic's get INVALID_CONFIG.
+    Broker "" holds the defaults of all brokers.
+Versions
+    2  flexible encoding
+Differs from Kafka
+    A resource named twice is refused twice; Kafka 4.2 never answers such a request.
+    A broker setting that nobody knows is refused; Kafka stores it.
+    Only topics and brokers have settings. At most 10,000 resources in one request.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from penstock.broker.cluster import Cluster
+from penstock.broker.config_resources import ConfigResource, Wanted, alter_resources
+from penstock.broker.context import RequestContext
+from penstock.config.alter import replace_broker, replace_topic
+from penstock.config.broker import BrokerConfig
+from penstock.errors import ErrorCode
+from penstock.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+
+class AlterConfigs:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def __call__(self, request: AlterConfigsRequest, context: RequestContext) -> AlterConfigsResponse:
+        wanted = [_wanted(resource) for resource in request.resources]
+        outcomes = await alter_resources(self._cluster, context, wanted, validate_only=request.validate_only)
+        return AlterConfigsResponse(
+            responses=[
+                AlterConfigsResourceResponse(
+                    error_code=refusal.code if refusal else ErrorCode.NONE,
+                    error_message=refusal.detail if refusal else None,
+                    resource_type=each.resource.type,
+                    resource_name=each.resource.name,
+                )
+                for each, refusal in zip(wanted, outcomes, strict=True)
+            ]
+        )
+
+
+class _Replacement(NamedTuple):
+    entries: list[tuple[str, str | None]]
+
+    def of_topic(self, current: Mapping[str, str], broker: BrokerConfig) -> dict[str, str]:
+        return replace_topic(self.entries, broker)
+
+    def of_broker(
+        self, current: Mapping[str, str], broker: BrokerConfig, *, cluster_wide: bool
+    ) -> dict[str, str]:
+        return replace_broker(self.entries, broker, cluster_wide=cluster_wide)
+
+
+def _wanted(resource: AlterConfigsResource) -> Wanted:
+    entries = [(entry.name, entry.value) for entry in resource.configs]
+    return Wanted(ConfigResource(resource.resource_type, resource.resource_name), _Replacement(entries))

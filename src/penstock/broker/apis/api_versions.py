@@ -1,0 +1,77 @@
+"""ApiVersions: api key 18, versions 0 to 4.
+
+Tells a client which APIs and versions are served here. The first request on every connection.
+
+Behaviour
+    The list is the router's own. A client that names its software in a way Kafka would not accept
+    gets INVALID_REQUEST and no list. A version that is not known is answered all the same, by
+    whoever reads the frame, with `unsupported_version_reply` in the layout of version 0 (KIP-511).
+Versions
+    3  the client names its software; features are listed
+    4  features whose lowest level is 0 may be listed; there is none here
+Differs from Kafka
+    Of the features only metadata.version is listed: the others stand for APIs not offered here.
+"""
+
+import re
+from collections.abc import Callable
+
+from penstock.broker.context import RequestContext
+from penstock.errors import ErrorCode
+from penstock.protocol.messages.api_versions import (
+    API_VERSIONS,
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+
+Supported = list[tuple[int, int, int]]
+"""(api key, oldest version, newest version) of every API that is routed."""
+
+METADATA_VERSION = "metadata.version"
+METADATA_LEVEL_MIN = 7
+METADATA_LEVEL_MAX = 29
+"""Kafka 4.2's: tools take from it which release they speak to."""
+FEATURES_EPOCH = 0
+"""Features change with the release only, so there is never a later epoch."""
+SOFTWARE_NAMED_FROM = 3
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+class ApiVersions:
+    def __init__(self, supported: Callable[[], Supported]) -> None:
+        self._supported = supported
+
+    def __call__(self, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
+        if context.version >= SOFTWARE_NAMED_FROM and not _is_named_well(request):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        return ApiVersionsResponse(
+            api_keys=[ApiVersion(*entry) for entry in self._supported()],
+            supported_features=[
+                SupportedFeatureKey(METADATA_VERSION, METADATA_LEVEL_MIN, METADATA_LEVEL_MAX)
+            ],
+            finalized_features_epoch=FEATURES_EPOCH,
+            finalized_features=[
+                FinalizedFeatureKey(
+                    METADATA_VERSION,
+                    max_version_level=METADATA_LEVEL_MAX,
+                    min_version_level=METADATA_LEVEL_MAX,
+                )
+            ],
+        )
+
+
+def unsupported_version_reply(supported: Supported) -> ApiVersionsResponse:
+    """What an unknown version of ApiVersions is told: which versions of it there are."""
+    own = [ApiVersion(*entry) for entry in supported if entry[0] == API_VERSIONS.key]
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)
+
+
+def _is_named_well(request: ApiVersionsRequest) -> bool:
+    return bool(
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
+    )

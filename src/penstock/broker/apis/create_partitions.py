@@ -1,0 +1,94 @@
+"""CreatePartitions: api key 37, versions 0 to 3.
+
+Adds partitions to topics. `count` is how many the topic has afterwards.
+
+Behaviour
+    Topics that are refused leave the others alone. A topic that occurs twice is answered once, last,
+    with INVALID_REQUEST. A timeout of zero or less adds nothing: REQUEST_TIMED_OUT.
+    More than 10,000 partitions of one topic, or added by one request: POLICY_VIOLATION.
+    validate_only answers in the same way and adds nothing.
+Versions
+    nothing in them makes a difference here
+Differs from Kafka
+    Kafka answers UNKNOWN_SERVER_ERROR to more than 10,000 and still adds some.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from penstock.broker.cluster import Cluster, Decide
+from penstock.broker.context import RequestContext
+from penstock.broker.topic_creation import change_each
+from penstock.controller.topics import grow_topic
+from penstock.errors import ApiError, ErrorCode
+from penstock.limits import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
+from penstock.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+
+class CreatePartitions:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def __call__(
+        self, request: CreatePartitionsRequest, context: RequestContext
+    ) -> CreatePartitionsResponse:
+        occurrences = Counter(topic.name for topic in request.topics)
+        once = [topic for topic in request.topics if occurrences[topic.name] == 1]
+        outcomes: dict[str, ApiError | None] = {
+            topic.name: refusal for topic in once if (refusal := _refusal(topic, context)) is not None
+        }
+        wanted = [topic for topic in once if topic.name not in outcomes]
+        problem = self._problem_of_all(wanted, request.timeout_ms)
+        if problem is not None:
+            outcomes.update((topic.name, problem) for topic in wanted)
+            wanted = []
+        grown = await change_each(
+            self._cluster, [_growth(topic) for topic in wanted], validate_only=request.validate_only
+        )
+        for topic, outcome in zip(wanted, grown, strict=True):
+            outcomes[topic.name] = outcome if isinstance(outcome, ApiError) else None
+        results = [_result(topic.name, outcomes[topic.name]) for topic in once]
+        twice = ApiError(ErrorCode.INVALID_REQUEST, "The topic is named twice in one request.")
+        results += [_result(name, twice) for name, count in occurrences.items() if count > 1]
+        return CreatePartitionsResponse(results=results)
+
+    def _problem_of_all(self, wanted: Sequence[CreatePartitionsTopic], timeout_ms: int) -> ApiError | None:
+        topics = self._cluster.image.topics
+        added = sum(
+            max(0, topic.count - len(topics[topic.name].partitions))
+            for topic in wanted
+            if topic.name in topics
+        )
+        if added > PARTITIONS_PER_TOPIC_MAX or len(wanted) > TOPICS_PER_REQUEST_MAX:
+            detail = f"One request adds at most {PARTITIONS_PER_TOPIC_MAX} partitions."
+            return ApiError(ErrorCode.POLICY_VIOLATION, detail)
+        return ApiError(ErrorCode.REQUEST_TIMED_OUT) if timeout_ms <= 0 else None
+
+
+def _refusal(topic: CreatePartitionsTopic, context: RequestContext) -> ApiError | None:
+    if topic.name in context.denied:
+        return ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Access is denied.")
+    if topic.count > PARTITIONS_PER_TOPIC_MAX:
+        detail = f"A topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions; {topic.count} were asked for."
+        return ApiError(ErrorCode.POLICY_VIOLATION, detail)
+    return None
+
+
+def _growth(topic: CreatePartitionsTopic) -> Decide:
+    assignments = None
+    if topic.assignments is not None:
+        assignments = [tuple(given.broker_ids) for given in topic.assignments]
+    return lambda image: grow_topic(image, topic.name, topic.count, assignments)
+
+
+def _result(name: str, problem: ApiError | None) -> CreatePartitionsTopicResult:
+    if problem is None:
+        return CreatePartitionsTopicResult(name)
+    # Kafka says nothing beside the code about a topic that is not there.
+    is_missing = problem.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return CreatePartitionsTopicResult(name, problem.code, None if is_missing else problem.detail or None)

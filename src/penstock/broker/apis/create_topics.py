@@ -1,0 +1,148 @@
+"""CreateTopics: api key 19, versions 2 to 7.
+
+Creates topics, each with a count of partitions or with replicas assigned by hand.
+
+Behaviour
+    Allowed to whoever may create on the cluster, or on the topic. A topic is there, and its
+    partitions take records, when the answer arrives. Topics that are refused leave the others alone.
+    A name that occurs twice is answered once, last, with INVALID_REQUEST. A setting that occurs
+    twice has its last value. A timeout of zero or less creates nothing: REQUEST_TIMED_OUT.
+    More than 10,000 topics or partitions in one request: POLICY_VIOLATION for all of them.
+    validate_only answers in the same way, an id included, and creates nothing.
+Versions
+    5  the answer has the counts and settings of the new topic       7  and its id
+Differs from Kafka
+    Values of settings are answered in one spelling ("true", "compact,delete"), not as they were given.
+    Three settings that Kafka 4 removed are accepted and dropped: see config/topic_settings.py.
+    An invalid count of partitions is reported before an invalid replication factor.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from penstock.broker.cluster import Cluster
+from penstock.broker.context import RequestContext
+from penstock.broker.topic_creation import TopicCreation, WantedTopic
+from penstock.config.describe import describe_topic
+from penstock.controller.topics import BROKER_DEFAULT, Assignment, TopicRequest
+from penstock.errors import ApiError, ErrorCode
+from penstock.limits import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
+from penstock.metadata.image import Topic
+from penstock.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from penstock.security.access import CLUSTER, Operation, ResourceType
+
+SETTINGS_ANSWERED_FROM = 5
+METADATA_LOG = "__cluster_metadata"
+
+
+class CreateTopics:
+    def __init__(self, cluster: Cluster, creation: TopicCreation) -> None:
+        self._cluster = cluster
+        self._creation = creation
+
+    async def __call__(self, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
+        occurrences = Counter(topic.name for topic in request.topics)
+        once = [topic for topic in request.topics if occurrences[topic.name] == 1]
+        refusals = _refusals(once, context)
+        wanted = [topic for topic in once if topic.name not in refusals]
+        problem = self._problem_of_all(wanted, request.timeout_ms)
+        if problem is not None:
+            refusals.update((topic.name, problem) for topic in wanted)
+            wanted = []
+        outcomes = await self._creation.create(
+            [_wanted(topic) for topic in wanted], validate_only=request.validate_only
+        )
+        created = dict(zip((topic.name for topic in wanted), outcomes, strict=True))
+        results = self._results({**refusals, **created}, [topic.name for topic in once], context)
+        twice = ApiError(ErrorCode.INVALID_REQUEST, "The topic is named twice in one request.")
+        results += [_refused(name, twice) for name, count in occurrences.items() if count > 1]
+        return CreateTopicsResponse(topics=results)
+
+    def _problem_of_all(self, wanted: Sequence[CreatableTopic], timeout_ms: int) -> ApiError | None:
+        default = self._cluster.config.topic_creation.partitions_default
+        partitions = sum(_partitions_asked(topic, default) for topic in wanted)
+        if partitions > PARTITIONS_PER_TOPIC_MAX or len(wanted) > TOPICS_PER_REQUEST_MAX:
+            detail = f"One request creates at most {PARTITIONS_PER_TOPIC_MAX} partitions."
+            return ApiError(ErrorCode.POLICY_VIOLATION, detail)
+        return ApiError(ErrorCode.REQUEST_TIMED_OUT) if timeout_ms <= 0 else None
+
+    def _results(
+        self, outcomes: dict[str, Topic | ApiError], names: Sequence[str], context: RequestContext
+    ) -> list[CreatableTopicResult]:
+        # Topics of one request mostly have the same settings, and there are many of each.
+        described: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
+        results = []
+        for name in names:
+            outcome = outcomes[name]
+            if isinstance(outcome, ApiError):
+                results.append(_refused(name, outcome))
+            elif context.version < SETTINGS_ANSWERED_FROM:
+                results.append(CreatableTopicResult(name))
+            elif not context.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name):
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                results.append(CreatableTopicResult(name, outcome.id, topic_config_error_code=code))
+            else:
+                key = frozenset(outcome.overrides.items())
+                if key not in described:
+                    described[key] = self._settings(outcome)
+                results.append(_created(outcome, described[key]))
+        return results
+
+    def _settings(self, topic: Topic) -> list[CreatableTopicConfigs]:
+        entries = describe_topic(topic.overrides, self._cluster.config)
+        return [
+            CreatableTopicConfigs(entry.name, entry.value, entry.read_only, entry.source, entry.sensitive)
+            for entry in sorted(entries, key=lambda entry: entry.name)
+        ]
+
+
+def _refusals(topics: Sequence[CreatableTopic], context: RequestContext) -> dict[str, Topic | ApiError]:
+    """Of topics that are not even looked for: nothing is revealed about them."""
+    refusals: dict[str, Topic | ApiError] = {}
+    denied = context.denied
+    if denied and context.may(Operation.CREATE, CLUSTER.type, CLUSTER.name):
+        denied = frozenset()
+    for topic in topics:
+        if topic.name in denied:
+            refusals[topic.name] = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Access is denied.")
+        elif topic.name == METADATA_LOG:
+            refusals[topic.name] = ApiError(ErrorCode.INVALID_REQUEST, f"{METADATA_LOG} cannot be created.")
+    return refusals
+
+
+def _partitions_asked(topic: CreatableTopic, default: int) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return default if topic.num_partitions == BROKER_DEFAULT else max(0, topic.num_partitions)
+
+
+def _wanted(topic: CreatableTopic) -> WantedTopic:
+    request = TopicRequest(
+        name=topic.name,
+        partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[
+            Assignment(given.partition_index, tuple(given.broker_ids)) for given in topic.assignments
+        ],
+    )
+    return WantedTopic(request, {config.name: config.value for config in topic.configs})
+
+
+def _created(topic: Topic, settings: list[CreatableTopicConfigs]) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic.id,
+        num_partitions=len(topic.partitions),
+        replication_factor=len(topic.partitions[0].replicas),
+        configs=settings,
+    )
+
+
+def _refused(name: str, problem: ApiError) -> CreatableTopicResult:
+    return CreatableTopicResult(name, error_code=problem.code, error_message=problem.detail or None)

@@ -1,0 +1,135 @@
+"""DeleteTopics: api key 20, versions 1 to 6.
+
+Deletes topics by name or, from version 6 on, by id.
+
+Behaviour
+    Topics that are refused leave the others alone. An entry with both a name and an id, or with
+    neither, is INVALID_REQUEST; so is a topic that occurs twice, also once by name and once by id:
+    it is answered once and not deleted. A timeout of zero or less deletes nothing:
+    REQUEST_TIMED_OUT. With delete.topic.enable=false: TOPIC_DELETION_DISABLED (before version 3
+    INVALID_REQUEST). More than 10,000 topics in one request: POLICY_VIOLATION.
+    What a client may not delete is answered TOPIC_AUTHORIZATION_FAILED, there or not.
+Versions
+    5  error message       6  ids; the answer for a deleted topic has both its name and its id
+Differs from Kafka
+    Replies come in the order of the request, refused ones first.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.broker.cluster import Cluster, Decide
+from penstock.broker.context import RequestContext
+from penstock.broker.topic_creation import change_each
+from penstock.controller.topics import Decision, delete_topic
+from penstock.errors import ApiError, ErrorCode
+from penstock.limits import TOPICS_PER_REQUEST_MAX
+from penstock.metadata.image import ClusterImage, Topic
+from penstock.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from penstock.types import NO_TOPIC_ID, TopicId
+
+IDS_FROM = 6
+DISABLED_SAID_FROM = 3
+
+
+class _Asked(NamedTuple):
+    name: str | None
+    topic_id: TopicId
+
+
+class DeleteTopics:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def __call__(self, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
+        asked = [_Asked(name, NO_TOPIC_ID) for name in request.topic_names]
+        if context.version >= IDS_FROM:
+            asked = [_Asked(topic.name, topic.topic_id) for topic in request.topics]
+        results, wanted = _sorted_out(asked, self._cluster.image, context)
+        problem = self._problem_of_all(len(wanted), request.timeout_ms, context.version)
+        if problem is not None:
+            results += [_refused(topic, problem) for topic in wanted]
+            return DeleteTopicsResponse(responses=results)
+        found: dict[_Asked, Topic] = {}
+        outcomes = await change_each(self._cluster, [_deletion(topic, found) for topic in wanted])
+        for topic, outcome in zip(wanted, outcomes, strict=True):
+            if isinstance(outcome, ApiError):
+                results.append(_refused(topic, outcome))
+            else:
+                results.append(DeletableTopicResult(found[topic].name, found[topic].id))
+        return DeleteTopicsResponse(responses=results)
+
+    def _problem_of_all(self, count: int, timeout_ms: int, version: int) -> ApiError | None:
+        if not self._cluster.config.topic_creation.delete_enabled:
+            code = ErrorCode.TOPIC_DELETION_DISABLED
+            if version < DISABLED_SAID_FROM:
+                code = ErrorCode.INVALID_REQUEST
+            return ApiError(code, "delete.topic.enable is false on this broker.")
+        if count > TOPICS_PER_REQUEST_MAX:
+            detail = f"One request deletes at most {TOPICS_PER_REQUEST_MAX} topics."
+            return ApiError(ErrorCode.POLICY_VIOLATION, detail)
+        return ApiError(ErrorCode.REQUEST_TIMED_OUT) if timeout_ms <= 0 else None
+
+
+def _sorted_out(
+    asked: Sequence[_Asked], image: ClusterImage, context: RequestContext
+) -> tuple[list[DeletableTopicResult], list[_Asked]]:
+    """Answers for what cannot be carried out as it was asked, and the rest."""
+    results: list[DeletableTopicResult] = []
+    wanted: list[_Asked] = []
+    by_name = {topic.name for topic in asked if topic.topic_id == NO_TOPIC_ID}
+    by_id = {_name_of(topic, image) for topic in asked if topic.name is None}
+    for topic, count in Counter(asked).items():
+        name = _name_of(topic, image)
+        problem = _problem_of(topic, count)
+        if problem is None and name in context.denied:
+            problem = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Access is denied.")
+        elif problem is None and name is not None and name in by_name and name in by_id:
+            if topic.name is None:
+                # The entry with its name is answered for both.
+                continue
+            problem = ApiError(ErrorCode.INVALID_REQUEST, "The topic is given by its name and by its id.")
+        if problem is not None:
+            results.append(_refused(topic, problem))
+        else:
+            wanted.append(topic)
+    return results, wanted
+
+
+def _problem_of(topic: _Asked, count: int) -> ApiError | None:
+    if (topic.name is None) == (topic.topic_id == NO_TOPIC_ID):
+        return ApiError(ErrorCode.INVALID_REQUEST, "Give either the name or the id of a topic.")
+    if count > 1:
+        return ApiError(ErrorCode.INVALID_REQUEST, "The topic is given twice in one request.")
+    return None
+
+
+def _name_of(topic: _Asked, image: ClusterImage) -> str | None:
+    if topic.name is not None:
+        return topic.name
+    known = image.topics_by_id.get(topic.topic_id)
+    return known.name if known else None
+
+
+def _deletion(topic: _Asked, found: dict[_Asked, Topic]) -> Decide:
+    """Notes in `found` what is deleted: afterwards nothing in the image tells."""
+
+    def decide(image: ClusterImage) -> Decision:
+        if topic.name is not None:
+            decision = delete_topic(image, name=topic.name)
+            found[topic] = image.topics[topic.name]
+        else:
+            decision = delete_topic(image, topic_id=topic.topic_id)
+            found[topic] = image.topics_by_id[topic.topic_id]
+        return decision
+
+    return decide
+
+
+def _refused(topic: _Asked, problem: ApiError) -> DeletableTopicResult:
+    return DeletableTopicResult(topic.name, topic.topic_id, problem.code, problem.detail or None)

@@ -1,0 +1,56 @@
+"""DescribeCluster: api key 60, versions 0 to 2.
+
+Tells the cluster's id, its brokers as this listener's clients reach them, and its controller.
+
+Behaviour
+    Asking for the endpoints of controllers is MISMATCHED_ENDPOINT_TYPE, for those of anything else
+    UNSUPPORTED_ENDPOINT_TYPE; neither tells anything about the cluster.
+Versions
+    1  endpoint type       2  fenced brokers may be asked for; none is ever fenced here
+Differs from Kafka
+    nothing known
+"""
+
+from penstock.broker.cluster import Cluster
+from penstock.broker.context import RequestContext
+from penstock.broker.topic_view import reachable
+from penstock.errors import ErrorCode
+from penstock.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from penstock.protocol.schema import OPERATIONS_NOT_ASKED_FOR
+from penstock.security.access import CLUSTER, CLUSTER_OPERATIONS
+
+BROKERS, CONTROLLERS = 1, 2
+
+
+class DescribeCluster:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def __call__(self, request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
+        if request.endpoint_type == CONTROLLERS:
+            return DescribeClusterResponse(
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+                error_message="This is the endpoint of a broker, not of a controller.",
+            )
+        if request.endpoint_type != BROKERS:
+            return DescribeClusterResponse(
+                error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                error_message=f"Endpoint type {request.endpoint_type} does not exist.",
+            )
+        image = self._cluster.image
+        operations = OPERATIONS_NOT_ASKED_FOR
+        if request.include_cluster_authorized_operations:
+            operations = context.operations_bits(CLUSTER_OPERATIONS, CLUSTER)
+        return DescribeClusterResponse(
+            cluster_id=image.cluster_id,
+            controller_id=image.controller_id,
+            brokers=[
+                DescribeClusterBroker(broker.id, endpoint.host, endpoint.port, broker.rack)
+                for broker, endpoint in reachable(image, context.listener)
+            ],
+            cluster_authorized_operations=operations,
+        )

@@ -1,0 +1,93 @@
+"""DescribeLogDirs: api key 35, versions 1 to 4.
+
+Tells how much room each partition takes on this broker's disk, and how much is left.
+
+Behaviour
+    There is one directory, always listed. A size is that of the partition's .log files.
+    Null asks for every partition, an empty list for none; what does not exist is left out.
+    A directory that failed is listed with KAFKA_STORAGE_ERROR and no partitions.
+Versions
+    2  flexible encoding
+    3  top-level error: CLUSTER_AUTHORIZATION_FAILED (an empty reply in earlier versions)
+    4  total and usable bytes of the file system
+Differs from Kafka
+    nothing known
+"""
+
+from collections.abc import Callable, Iterable
+
+from penstock.broker.context import RequestContext
+from penstock.errors import ErrorCode, StorageFailed
+from penstock.host.disk import Space
+from penstock.host.worker import WorkerPool
+from penstock.log.data_directory import DataDirectory
+from penstock.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from penstock.replication.manager import Partitions
+from penstock.replication.partition import Partition
+from penstock.types import TopicPartition
+
+
+class DescribeLogDirs:
+    def __init__(
+        self,
+        directory: DataDirectory,
+        partitions: Partitions,
+        pool: WorkerPool,
+        path: str,
+        failure: Callable[[], str | None],
+    ) -> None:
+        """`path` is the absolute path of the logs; `failure` says why the disk cannot be used, if so."""
+        self._directory = directory
+        self._partitions = partitions
+        self._pool = pool
+        self._path = path
+        self._failure = failure
+
+    async def __call__(
+        self, request: DescribeLogDirsRequest, context: RequestContext
+    ) -> DescribeLogDirsResponse:
+        if context.cluster_denied:
+            return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return DescribeLogDirsResponse(results=[await self._result(request)])
+
+    async def _result(self, request: DescribeLogDirsRequest) -> DescribeLogDirsResult:
+        failed = DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=self._path)
+        if self._failure() is not None:
+            return failed
+        try:
+            space = await self._pool.run(self._space)
+        except StorageFailed:
+            return failed
+        return DescribeLogDirsResult(
+            log_dir=self._path,
+            topics=_by_topic(self._asked_for(request)),
+            total_bytes=space.total_bytes,
+            usable_bytes=space.usable_bytes,
+        )
+
+    def _space(self) -> Space:
+        return self._directory.disk.space(self._directory.logs_path)
+
+    def _asked_for(self, request: DescribeLogDirsRequest) -> Iterable[Partition]:
+        if request.topics is None:
+            return self._partitions
+        names = {
+            TopicPartition(topic.topic, index): None for topic in request.topics for index in topic.partitions
+        }
+        found = (self._partitions.find(*name) for name in names)
+        return (partition for partition in found if partition is not None)
+
+
+def _by_topic(partitions: Iterable[Partition]) -> list[DescribeLogDirsTopic]:
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for partition in partitions:
+        topic, index = partition.name
+        entry = DescribeLogDirsPartition(index, partition.log.size_bytes)
+        topics.setdefault(topic, DescribeLogDirsTopic(topic)).partitions.append(entry)
+    return list(topics.values())

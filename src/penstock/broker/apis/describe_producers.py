@@ -1,0 +1,72 @@
+"""DescribeProducers: api key 61, version 0.
+
+Lists the idempotent producers that a partition remembers, with what each of them wrote last.
+
+Behaviour
+    The coordinator epoch and the start of a transaction are -1: there are no transactions.
+Differs from Kafka
+    A partition that is named twice is listed once, so that a reply cannot outgrow the broker.
+"""
+
+from penstock.broker.context import RequestContext
+from penstock.controller.topics import require_legal_name
+from penstock.errors import ApiError, ErrorCode
+from penstock.log.producers import NO_COORDINATOR, NO_TRANSACTION
+from penstock.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from penstock.replication.manager import Partitions
+from penstock.replication.partition import Partition
+from penstock.types import TopicPartition
+
+
+class DescribeProducers:
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    def __call__(
+        self, request: DescribeProducersRequest, context: RequestContext
+    ) -> DescribeProducersResponse:
+        names = {
+            TopicPartition(topic.name, index): None
+            for topic in request.topics
+            for index in topic.partition_indexes
+        }
+        topics: dict[str, TopicResponse] = {}
+        for name in names:
+            entry = PartitionResponse(name.partition)
+            topics.setdefault(name.topic, TopicResponse(name.topic)).partitions.append(entry)
+            try:
+                entry.active_producers = _producers(self._found(name, context))
+            except ApiError as refusal:
+                entry.error_code, entry.error_message = refusal.code, refusal.detail
+        return DescribeProducersResponse(topics=list(topics.values()))
+
+    def _found(self, name: TopicPartition, context: RequestContext) -> Partition:
+        if name.topic in context.denied:
+            detail = f"{context.principal} may not read the topic."
+            raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, detail)
+        require_legal_name(name.topic)
+        partition = self._partitions.find(*name)
+        if partition is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {name}.")
+        partition.require_online()
+        return partition
+
+
+def _producers(partition: Partition) -> list[ProducerState]:
+    return [
+        ProducerState(
+            producer_id=producer_id,
+            producer_epoch=producer.epoch,
+            last_sequence=producer.last.last_sequence,
+            last_timestamp=producer.last.timestamp,
+            coordinator_epoch=NO_COORDINATOR,
+            current_txn_start_offset=NO_TRANSACTION,
+        )
+        for producer_id, producer in partition.log.producers.items()
+    ]

@@ -1,0 +1,127 @@
+"""DescribeTopicPartitions: api key 75, version 0.
+
+Describes topics page by page, in the order of their names. A cursor says where the next page begins.
+
+Behaviour
+    An empty list asks for all topics that the client may describe, from the cursor on. A page holds
+    as many partitions as the client wants, at least 1 and at most 2,000. The cursor's topic must be
+    among those asked for, and its partition not below 0: otherwise every topic is INVALID_REQUEST.
+    A name that no topic can have spoils the request: every topic is UNKNOWN_SERVER_ERROR, as in Kafka.
+    Authorised operations are always filled in. Topics that are denied come last. Nothing is created.
+Versions
+    only one
+Differs from Kafka
+    nothing known
+"""
+
+from collections.abc import Iterable, Sequence
+
+from penstock.broker.cluster import Cluster
+from penstock.broker.context import RequestContext
+from penstock.broker.topic_creation import INTERNAL_TOPICS
+from penstock.broker.topic_view import Brokers, is_legal_name, leader_of, may_describe, offline_replicas
+from penstock.errors import ErrorCode
+from penstock.metadata.image import ClusterImage, PartitionState
+from penstock.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from penstock.security.access import TOPIC_OPERATIONS, Resource, ResourceType
+
+PARTITIONS_PER_PAGE_MAX = 2_000
+NO_CURSOR = Cursor()
+
+
+class DescribeTopicPartitions:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def __call__(
+        self, request: DescribeTopicPartitionsRequest, context: RequestContext
+    ) -> DescribeTopicPartitionsResponse:
+        image = self._cluster.image
+        asked = {topic.name for topic in request.topics}
+        problem = _problem_of_all(asked, request.cursor)
+        if problem is not None:
+            return DescribeTopicPartitionsResponse(topics=[_refused(name, problem) for name in sorted(asked)])
+        cursor = request.cursor or NO_CURSOR
+        names = sorted(name for name in asked or image.topics if name >= cursor.topic_name)
+        allowed = [name for name in names if may_describe(context, name)]
+        limit = max(1, min(request.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
+        page = _Page(image, context, limit)
+        page.fill(allowed, cursor)
+        denied = sorted(set(names).difference(allowed)) if asked else []
+        refused = [_refused(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for name in denied]
+        return DescribeTopicPartitionsResponse(topics=page.topics + refused, next_cursor=page.next_cursor)
+
+
+class _Page:
+    def __init__(self, image: ClusterImage, context: RequestContext, limit: int) -> None:
+        self._image = image
+        self._context = context
+        self._room = limit
+        self.topics: list[DescribeTopicPartitionsResponseTopic] = []
+        self.next_cursor: Cursor | None = None
+
+    def fill(self, names: Sequence[str], cursor: Cursor) -> None:
+        for name in names:
+            if self._room == 0:
+                self.next_cursor = Cursor(name, 0)
+            else:
+                self._add(name, cursor.partition_index if name == cursor.topic_name else 0)
+            if self.next_cursor is not None:
+                return
+
+    def _add(self, name: str, first: int) -> None:
+        resource = Resource(ResourceType.TOPIC, name)
+        bits = self._context.operations_bits(TOPIC_OPERATIONS, resource)
+        topic = self._image.topics.get(name)
+        if topic is None:
+            missing = _refused(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            missing.is_internal = name in INTERNAL_TOPICS
+            missing.topic_authorized_operations = bits
+            self.topics.append(missing)
+            return
+        states = topic.partitions[first : first + self._room]
+        self._room -= len(states)
+        if first + len(states) < len(topic.partitions):
+            self.next_cursor = Cursor(name, first + len(states))
+        self.topics.append(
+            DescribeTopicPartitionsResponseTopic(
+                name=name,
+                topic_id=topic.id,
+                is_internal=topic.internal,
+                partitions=[_partition(state, self._image.brokers) for state in states],
+                topic_authorized_operations=bits,
+            )
+        )
+
+
+def _problem_of_all(asked: Iterable[str], cursor: Cursor | None) -> ErrorCode | None:
+    names = set(asked)
+    if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
+        return ErrorCode.INVALID_REQUEST
+    return None if all(map(is_legal_name, names)) else ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def _refused(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(code, name)
+
+
+def _partition(state: PartitionState, brokers: Brokers) -> DescribeTopicPartitionsResponsePartition:
+    error_code, leader = leader_of(state, brokers)
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=error_code,
+        partition_index=state.index,
+        leader_id=leader,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=list(state.replicas),
+        isr_nodes=list(state.isr),
+        # Nobody is eligible beyond those in sync, which Kafka says with empty lists, not with null.
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+        offline_replicas=offline_replicas(state, brokers),
+    )

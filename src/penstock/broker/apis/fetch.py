@@ -1,0 +1,76 @@
+"""Fetch: api key 1, versions 4 to 17.
+
+Returns stored batches, as they are stored, from the offset asked for up to the high watermark.
+
+Behaviour
+    waits     until `min_bytes` are there or `max_wait_ms` have passed; an error answers at once
+    limits    whole batches; the first partition with data gives at least one, whatever the limit
+    sessions  KIP-227: created, continued, forgotten; see broker/fetch_sessions.py
+    epochs    a client with another leader epoch is fenced; one whose history differs is told where
+Versions
+    7   sessions                     12  flexible; diverging epochs
+    9   leader epoch of the client   13  topic ids instead of names
+    11  rack of the client           15  replica state replaces replica id
+Differs from Kafka
+    G4  a batch is never cut: where Kafka ends a reply within one, this ends before it
+    G5  an unknown isolation level is answered INVALID_REQUEST, not UNKNOWN_SERVER_ERROR
+    no replica fetches from here yet: replica ids are answered NOT_LEADER_OR_FOLLOWER
+"""
+
+from collections.abc import Callable
+
+from penstock.broker.context import RequestContext
+from penstock.broker.fetch_progress import FetchInProgress
+from penstock.broker.fetch_reads import FetchReads, Gathered, Limits
+from penstock.broker.fetch_sessions import FetchSessions, Wanted
+from penstock.broker.router import Later
+from penstock.errors import ErrorCode
+from penstock.host.tasks import Tasks
+from penstock.protocol.messages.fetch import FetchRequest, FetchResponse
+from penstock.replication.partition import Partition
+
+ISOLATION_LEVELS = (0, 1)
+
+
+class Fetch:
+    def __init__(
+        self,
+        reads: FetchReads,
+        sessions: FetchSessions,
+        tasks: Tasks,
+        fetch_bytes_max: int,
+        reply_room: Callable[[], int],
+    ) -> None:
+        self._reads = reads
+        self._sessions = sessions
+        self._tasks = tasks
+        self._fetch_bytes_max = fetch_bytes_max
+        self._reply_room = reply_room
+
+    def __call__(self, request: FetchRequest, context: RequestContext) -> FetchResponse | Later:
+        if request.isolation_level not in ISOLATION_LEVELS:
+            return FetchResponse(error_code=ErrorCode.INVALID_REQUEST)
+        fetching = self._sessions.resolve(request, context.version)
+        if isinstance(fetching, ErrorCode):
+            return FetchResponse(error_code=fetching)
+        return FetchInProgress(self, request, fetching, context).begin()
+
+    def limits(self, request: FetchRequest) -> Limits:
+        room = min(request.max_bytes, self._fetch_bytes_max, self._reply_room())
+        replica_id = request.replica_id if request.replica_id >= 0 else request.replica_state.replica_id
+        return Limits(max(room, 0), request.isolation_level, replica_id)
+
+    @property
+    def has_room(self) -> bool:
+        """False while unsent replies fill the memory set aside for them."""
+        return self._reply_room() > 0
+
+    def gather(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
+        return self._reads.gather(wanted, limits, context)
+
+    def gather_cold(self, progress: "FetchInProgress") -> None:
+        self._tasks.start(progress.read_cold(self._reads), "fetch from disk")
+
+    def partitions_of(self, wanted: list[Wanted]) -> list[Partition]:
+        found = (self._reads.find(entry.key) for entry in wanted)
+        return [partition for partition in found if partition is not None]

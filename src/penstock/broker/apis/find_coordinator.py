@@ -1,0 +1,84 @@
+"""FindCoordinator: api key 10, versions 0 to 6.
+
+Names the broker that coordinates a group, a transaction or a share group.
+
+Behaviour
+    Groups are coordinated by the controller, which is the only broker there is. A key that occurs
+    twice is answered twice. A key type that does not exist is INVALID_REQUEST.
+Versions
+    0  groups only       1  key type, error message
+    4  many keys, each answered for itself
+    6  share groups
+Differs from Kafka
+    Transactions and share groups are not offered: COORDINATOR_NOT_AVAILABLE, with a message that
+    says so. Kafka creates its internal topic at the first request and answers the same meanwhile.
+"""
+
+from typing import NamedTuple
+
+from penstock.broker.cluster import Cluster
+from penstock.broker.context import RequestContext
+from penstock.errors import ErrorCode
+from penstock.metadata.image import ClusterImage
+from penstock.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from penstock.security.access import Operation, ResourceType
+
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+MANY_KEYS_FROM = 4
+NO_NODE, NO_PORT = -1, -1
+
+
+class _Found(NamedTuple):
+    error_code: int = ErrorCode.NONE
+    error_message: str | None = None
+    node_id: int = NO_NODE
+    host: str = ""
+    port: int = NO_PORT
+
+
+class FindCoordinator:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def __call__(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+        image = self._cluster.image
+        if context.version < MANY_KEYS_FROM:
+            found = _find(image, request.key_type, request.key, context)
+            return FindCoordinatorResponse(**found._asdict())
+        return FindCoordinatorResponse(
+            coordinators=[
+                _entry(key, _find(image, request.key_type, key, context)) for key in request.coordinator_keys
+            ]
+        )
+
+
+def _find(image: ClusterImage, key_type: int, key: str, context: RequestContext) -> _Found:
+    if key_type == GROUP:
+        return _group(image, key, context)
+    if key_type == TRANSACTION:
+        if not context.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key):
+            return _Found(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Access to this id is denied.")
+        return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, "Transactions are not offered by this broker.")
+    if key_type == SHARE:
+        return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, "Share groups are not offered by this broker.")
+    return _Found(ErrorCode.INVALID_REQUEST, f"Key type {key_type} does not exist.")
+
+
+def _group(image: ClusterImage, key: str, context: RequestContext) -> _Found:
+    if key in context.denied:
+        return _Found(ErrorCode.GROUP_AUTHORIZATION_FAILED, "Access to this group is denied.")
+    broker = image.brokers.get(image.controller_id)
+    endpoint = broker.endpoints.get(context.listener) if broker else None
+    if broker is None or endpoint is None:
+        return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, "No broker is known at this listener yet.")
+    return _Found(node_id=broker.id, host=endpoint.host, port=endpoint.port)
+
+
+def _entry(key: str, found: _Found) -> Coordinator:
+    # From version 4 on Kafka has an empty message where there is nothing to say, not none.
+    message = found.error_message or ""
+    return Coordinator(key, found.node_id, found.host, found.port, found.error_code, message)

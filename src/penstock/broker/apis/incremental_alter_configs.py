@@ -1,0 +1,84 @@
+"""IncrementalAlterConfigs: api key 44, versions 0 to 1.
+
+Sets, deletes, appends to or subtracts from single settings of a topic, of this broker or of all.
+
+Behaviour
+    What is not named stays as it is. Deleting what is not set works, whatever it is called.
+    Appending and subtracting start from the value in effect, the default included.
+    One setting that is refused refuses its resource; other resources are changed all the same.
+    validate_only decides and changes nothing.
+    The settings are judged before the topic's existence: both wrong gives INVALID_CONFIG.
+    A broker's settings are refused with INVALID_REQUEST where a topic's get INVALID_CONFIG.
+    Broker "" holds the defaults of all brokers.
+Versions
+    1  flexible encoding
+Differs from Kafka
+    An operation that does not exist gives INVALID_REQUEST; Kafka answers UNKNOWN_SERVER_ERROR.
+    A broker setting that nobody knows is refused; Kafka stores it.
+    Only topics and brokers have settings. At most 10,000 resources in one request.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from penstock.broker.cluster import Cluster
+from penstock.broker.config_resources import ConfigResource, Wanted, alter_resources
+from penstock.broker.context import RequestContext
+from penstock.config.alter import Alteration, AlterOp, alter_broker, alter_topic
+from penstock.config.broker import BrokerConfig
+from penstock.errors import ErrorCode
+from penstock.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+
+class IncrementalAlterConfigs:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def __call__(
+        self, request: IncrementalAlterConfigsRequest, context: RequestContext
+    ) -> IncrementalAlterConfigsResponse:
+        wanted = [_wanted(resource) for resource in request.resources]
+        outcomes = await alter_resources(self._cluster, context, wanted, validate_only=request.validate_only)
+        return IncrementalAlterConfigsResponse(
+            responses=[
+                AlterConfigsResourceResponse(
+                    error_code=refusal.code if refusal else ErrorCode.NONE,
+                    error_message=refusal.detail if refusal else None,
+                    resource_type=each.resource.type,
+                    resource_name=each.resource.name,
+                )
+                for each, refusal in zip(wanted, outcomes, strict=True)
+            ]
+        )
+
+
+class _Increment(NamedTuple):
+    alterations: list[Alteration]
+
+    def of_topic(self, current: Mapping[str, str], broker: BrokerConfig) -> dict[str, str]:
+        return alter_topic(current, self._that_matter(current), broker)
+
+    def of_broker(
+        self, current: Mapping[str, str], broker: BrokerConfig, *, cluster_wide: bool
+    ) -> dict[str, str]:
+        return alter_broker(current, self._that_matter(current), broker, cluster_wide=cluster_wide)
+
+    def _that_matter(self, current: Mapping[str, str]) -> list[Alteration]:
+        """Without deletions of what is not set, unless the request names it twice and is wrong."""
+        mentions = Counter(alteration.name for alteration in self.alterations)
+        return [
+            alteration
+            for alteration in self.alterations
+            if alteration.op != AlterOp.DELETE or alteration.name in current or mentions[alteration.name] > 1
+        ]
+
+
+def _wanted(resource: AlterConfigsResource) -> Wanted:
+    alterations = [Alteration(entry.name, entry.value, entry.config_operation) for entry in resource.configs]
+    return Wanted(ConfigResource(resource.resource_type, resource.resource_name), _Increment(alterations))

@@ -1,0 +1,55 @@
+"""ListConfigResources: api key 74, versions 0 to 1.
+
+Lists the topics and brokers, which are what settings can belong to.
+
+Behaviour
+    No types asks for all of them. A type that Kafka does not know refuses the whole request.
+    Kinds of resource that Kafka knows and Penstock has none of are listed as empty.
+Versions
+    0  client metrics only: always empty
+    1  resource types
+Differs from Kafka
+    There are no groups, client metrics or broker loggers to list.
+"""
+
+from collections.abc import Collection
+
+from penstock.broker.cluster import Cluster
+from penstock.broker.config_resources import ConfigResourceType
+from penstock.broker.context import RequestContext
+from penstock.errors import ErrorCode
+from penstock.metadata.image import ClusterImage
+from penstock.protocol.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+CLIENT_METRICS_ONLY_VERSION = 0
+ALL_TYPES = frozenset(ConfigResourceType)
+
+
+class ListConfigResources:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def __call__(
+        self, request: ListConfigResourcesRequest, context: RequestContext
+    ) -> ListConfigResourcesResponse:
+        if context.cluster_denied:
+            return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if context.version == CLIENT_METRICS_ONLY_VERSION:
+            return ListConfigResourcesResponse()
+        types = frozenset(request.resource_types) or ALL_TYPES
+        if not types <= ALL_TYPES:
+            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        return ListConfigResourcesResponse(config_resources=_resources(self._cluster.image, types))
+
+
+def _resources(image: ClusterImage, types: Collection[int]) -> list[ConfigResource]:
+    found: list[ConfigResource] = []
+    if ConfigResourceType.BROKER in types:
+        found += [ConfigResource(str(number), ConfigResourceType.BROKER) for number in sorted(image.brokers)]
+    if ConfigResourceType.TOPIC in types:
+        found += [ConfigResource(name, ConfigResourceType.TOPIC) for name in sorted(image.topics)]
+    return found

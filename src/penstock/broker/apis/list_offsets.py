@@ -1,0 +1,149 @@
+"""ListOffsets: api key 2, versions 1 to 11.
+
+Finds the offset of a timestamp, or of a special one, in each partition.
+
+Behaviour
+    -1  latest: the high watermark, whatever the isolation level
+    -2  earliest, -4 earliest on this disk: where the log starts
+    -3  the earliest record that has the largest timestamp
+    -5, -6  of tiered storage, which is not there: offset -1
+    0 and above: the first record, in offset order, that is at least as new; offset -1 if none is
+    Other numbers, and special ones in versions before theirs, give UNSUPPORTED_VERSION.
+    A partition that is named twice is answered once, with INVALID_REQUEST.
+    Lookups by time read from disk, away from the event loop; everything else is answered at once.
+    A lookup that finds damage takes its partition offline.
+Versions
+    2  isolation level          7  -3    8  -4    9  -5
+    4  leader epochs            10 timeout (nothing here waits for another broker)
+    6  flexible encoding        11 -6
+Differs from Kafka
+    nothing known
+"""
+
+from collections.abc import Coroutine
+from typing import Any
+
+from penstock.broker.context import RequestContext
+from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
+from penstock.host.worker import WorkerPool
+from penstock.log.time_lookup import TimedOffset
+from penstock.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from penstock.protocol.schema import VERSION_MAX
+from penstock.replication.manager import Partitions
+from penstock.replication.partition import Partition
+from penstock.types import NO_EPOCH, LeaderEpoch, TopicPartition
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING = range(-1, -7, -1)
+FIRST_VERSION = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, PENDING: 11}
+NO_VERSION = VERSION_MAX + 1
+ISOLATION_LEVELS = (0, 1)
+
+Lookup = tuple[ListOffsetsPartitionResponse, Partition, int]
+"""An entry of the reply, and where and for which timestamp to look before it can be filled in."""
+Reply = ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]
+
+
+class ListOffsets:
+    def __init__(self, partitions: Partitions, pool: WorkerPool) -> None:
+        self._partitions = partitions
+        self._pool = pool
+
+    def __call__(self, request: ListOffsetsRequest, context: RequestContext) -> Reply:
+        topics: dict[str, ListOffsetsTopicResponse] = {}
+        lookups: list[Lookup] = []
+        for name, asked in _by_partition(request).items():
+            entry = ListOffsetsPartitionResponse(name.partition)
+            topics.setdefault(name.topic, ListOffsetsTopicResponse(name.topic)).partitions.append(entry)
+            try:
+                _check_request(request, name, asked, context)
+                partition = self._found(name, asked[0].current_leader_epoch)
+            except ApiError as refusal:
+                entry.error_code = refusal.code
+                continue
+            timestamp = asked[0].timestamp
+            if timestamp >= 0 or timestamp == MAX_TIMESTAMP:
+                lookups.append((entry, partition, timestamp))
+            else:
+                _fill_in(entry, partition, timestamp)
+        response = ListOffsetsResponse(topics=list(topics.values()))
+        return self._after(lookups, response) if lookups else response
+
+    def _found(self, name: TopicPartition, epoch: int) -> Partition:
+        partition = self._partitions.find(name.topic, name.partition)
+        if partition is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if epoch < NO_EPOCH:  # only -1 asks for no check
+            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"no leader has epoch {epoch}")
+        partition.check_epoch(epoch)
+        partition.require_online()
+        return partition
+
+    async def _after(self, lookups: list[Lookup], response: ListOffsetsResponse) -> ListOffsetsResponse:
+        for entry, partition, timestamp in lookups:
+            try:
+                found = await self._look_up(partition, timestamp)
+            except CorruptData as damage:
+                partition.go_offline(str(damage))
+                entry.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            except (StorageFailed, StorageFull):
+                # The segment may have been removed meanwhile; asking again tells.
+                entry.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            else:
+                if found is not None:
+                    entry.offset, entry.timestamp = found
+                    entry.leader_epoch = partition.log.epochs.epoch_at(found.offset)
+        return response
+
+    async def _look_up(self, partition: Partition, timestamp: int) -> TimedOffset | None:
+        lookup = partition.time_lookup()
+        if timestamp == MAX_TIMESTAMP:
+            return await self._pool.run(lookup.newest)
+        return await self._pool.run(lambda: lookup.first_at_or_after(timestamp))
+
+
+def _by_partition(request: ListOffsetsRequest) -> dict[TopicPartition, list[ListOffsetsPartition]]:
+    asked: dict[TopicPartition, list[ListOffsetsPartition]] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            name = TopicPartition(topic.name, partition.partition_index)
+            asked.setdefault(name, []).append(partition)
+    return asked
+
+
+def _check_request(
+    request: ListOffsetsRequest,
+    name: TopicPartition,
+    asked: list[ListOffsetsPartition],
+    context: RequestContext,
+) -> None:
+    """What is wrong with the question itself, whether or not there is such a partition."""
+    if name.topic in context.denied:
+        raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if request.isolation_level not in ISOLATION_LEVELS:
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"isolation level {request.isolation_level}")
+    if len(asked) > 1:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{name} is named twice")
+    timestamp = asked[0].timestamp
+    if timestamp < 0 and context.version < FIRST_VERSION.get(timestamp, NO_VERSION):
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp}")
+
+
+def _fill_in(entry: ListOffsetsPartitionResponse, partition: Partition, timestamp: int) -> None:
+    """What is known without reading."""
+    if timestamp == LATEST:
+        entry.offset, entry.leader_epoch = partition.high_watermark, partition.leader_epoch
+    elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+        entry.offset = partition.log.log_start_offset
+        entry.leader_epoch = _epoch_of_start(partition)
+
+
+def _epoch_of_start(partition: Partition) -> LeaderEpoch:
+    log = partition.log
+    is_empty = log.log_start_offset == log.log_end_offset
+    return partition.leader_epoch if is_empty else log.epochs.epoch_at(log.log_start_offset)

@@ -1,0 +1,74 @@
+"""OffsetForLeaderEpoch: api key 23, versions 2 to 4.
+
+Tells where a leader epoch ended, so that a client notices when records it read are gone.
+
+Behaviour
+    The answer is the asked epoch, or the last one before it that wrote anything, and its end.
+    The current epoch ends where the log ends.
+    An epoch from before the first that is known ends where the log starts.
+    -1, and an epoch that has not begun yet: epoch -1, offset -1, no error.
+Versions
+    3  replica id (not looked at)
+    4  flexible encoding
+Differs from Kafka
+    nothing known
+"""
+
+from penstock.broker.context import RequestContext
+from penstock.errors import ApiError, ErrorCode
+from penstock.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+    OffsetForLeaderTopicResult,
+)
+from penstock.replication.manager import Partitions
+from penstock.replication.partition import Partition
+from penstock.types import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
+
+
+class OffsetForLeaderEpoch:
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    def __call__(
+        self, request: OffsetForLeaderEpochRequest, context: RequestContext
+    ) -> OffsetForLeaderEpochResponse:
+        return OffsetForLeaderEpochResponse(
+            topics=[self._topic(topic, denied=topic.topic in context.denied) for topic in request.topics]
+        )
+
+    def _topic(self, topic: OffsetForLeaderTopic, *, denied: bool) -> OffsetForLeaderTopicResult:
+        result = OffsetForLeaderTopicResult(topic.topic)
+        for asked in topic.partitions:
+            entry = EpochEndOffset(partition=asked.partition)
+            result.partitions.append(entry)
+            if denied:
+                entry.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                continue
+            try:
+                partition = self._found(topic.topic, asked)
+            except ApiError as refusal:
+                entry.error_code = refusal.code
+            else:
+                entry.leader_epoch, entry.end_offset = _end_of(partition, LeaderEpoch(asked.leader_epoch))
+        return result
+
+    def _found(self, topic: str, asked: OffsetForLeaderPartition) -> Partition:
+        partition = self._partitions.find(topic, asked.partition)
+        if partition is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if asked.current_leader_epoch < NO_EPOCH:  # only -1 asks for no check
+            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"no leader has epoch {asked.current_leader_epoch}")
+        partition.check_epoch(asked.current_leader_epoch)
+        partition.require_online()
+        return partition
+
+
+def _end_of(partition: Partition, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
+    if epoch == NO_EPOCH or epoch > partition.leader_epoch:
+        return NO_EPOCH, NO_OFFSET
+    found, end = partition.end_of_epoch(epoch)
+    return (found, end) if found != NO_EPOCH else (epoch, partition.log.log_start_offset)

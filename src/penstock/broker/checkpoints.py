@@ -1,0 +1,109 @@
+"""Advances recovery points, so that a start after a crash has little to read.
+
+A checkpoint makes three things durable together: the log up to an offset, its indexes, and the
+producers as of that offset. It is due after 64 MB or five seconds of writing.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from penstock.broker.flusher import Flusher
+from penstock.errors import StorageFailed, StorageFull
+from penstock.host.disk import Disk, Stored
+from penstock.host.worker import Worker
+from penstock.limits import CHECKPOINT_BYTES, CHECKPOINT_MS, CHECKPOINT_PARTITIONS_AT_ONCE
+from penstock.log.partition_log import Checkpoint
+from penstock.observability.logs import Log
+from penstock.replication.partition import Partition
+
+Planned = list[tuple[Partition, Checkpoint]]
+
+
+class Checkpoints:
+    def __init__(self, disk: Disk, worker: Worker, flusher: Flusher, log: Log) -> None:
+        self._disk = disk
+        self._worker = worker
+        self._flusher = flusher
+        self._log = log
+        self._touched: dict[Partition, None] = {}
+        self._since_all = 0.0
+
+    def touch(self, partition: Partition) -> None:
+        """The partition was written to."""
+        self._touched[partition] = None
+
+    async def run_due(self, now: float) -> None:
+        """Checkpoint whatever has been written to for long enough, or enough."""
+        if (now - self._since_all) * 1000 >= CHECKPOINT_MS:
+            self._since_all = now
+            await self.run(list(self._touched))
+            return
+        large = [p for p in self._touched if p.log.bytes_since_checkpoint >= CHECKPOINT_BYTES]
+        await self.run(large)
+
+    async def run(self, partitions: Sequence[Partition]) -> None:
+        """In groups, so that planning many never holds the loop for long."""
+        for first in range(0, len(partitions), CHECKPOINT_PARTITIONS_AT_ONCE):
+            await self._run_group(partitions[first : first + CHECKPOINT_PARTITIONS_AT_ONCE])
+            await asyncio.sleep(0)
+
+    async def _run_group(self, partitions: Sequence[Partition]) -> None:
+        planned: Planned = []
+        for partition in partitions:
+            self._touched.pop(partition, None)
+            if partition.offline is None and partition.log.needs_checkpoint:
+                planned.append((partition, partition.log.begin_checkpoint()))
+        if not planned:
+            return
+        await self._flusher.flush_to([(partition, plan.recovery_point) for partition, plan in planned])
+        planned = [entry for entry in planned if entry[0].offline is None]
+        try:
+            await self._worker.run(lambda: _carry_out(self._disk, planned))
+        except StorageFull as full:
+            self._log.warning("checkpoint.postponed", reason=str(full))
+            for partition, _ in planned:
+                partition.log.abandon_checkpoint()
+                self.touch(partition)
+            return
+        self._finish(planned)
+
+    def _finish(self, planned: Planned) -> None:
+        needless: list[str] = []
+        for partition, plan in planned:
+            if partition.offline is None:
+                needless += partition.log.end_checkpoint(plan)
+                partition.log.close_idle_files()
+        self._worker.submit(lambda: _remove(self._disk, needless), self._removed)
+
+    def _removed(self, _: None, error: BaseException | None) -> None:
+        if error is not None:
+            self._log.warning("checkpoint.snapshot_not_removed", reason=str(error))
+
+
+def _carry_out(disk: Disk, planned: Planned) -> None:
+    """Blocks. A topic may be deleted meanwhile: what has no folder any more needs no checkpoint."""
+    files, folders = [], set()
+    stored: list[Stored] = []
+    try:
+        for partition, plan in planned:
+            if not disk.exists(partition.log.folder):
+                continue
+            for write in plan.index_writes:
+                file = disk.open(write.path, create=True)
+                files.append(file)
+                file.write(write.position, write.content)
+            folders.add(partition.log.folder)
+            stored += plan.stored
+        disk.sync(files, sorted(folders))
+        disk.store(stored)
+    except StorageFailed:
+        if all(disk.exists(partition.log.folder) for partition, _ in planned):
+            raise
+    finally:
+        for file in files:
+            file.release()
+
+
+def _remove(disk: Disk, paths: list[str]) -> None:
+    for path in paths:
+        disk.remove(path)

@@ -1,0 +1,100 @@
+"""The cluster's facts as this broker holds them, and the one way to change them.
+
+Decisions are pure functions of an image (`controller/`). Here they are carried out: decide, commit
+to the metadata store, apply to the image, tell the subscribers. One task does it for everybody, one
+change after another, so that no decision rests on an image that another is about to replace.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.config.broker import BrokerConfig
+from penstock.controller.topics import Decision
+from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull
+from penstock.host.metadata_store import Conflict, MetadataStore
+from penstock.host.worker import Worker
+from penstock.limits import METADATA_CHANGES_QUEUED_MAX, METADATA_CONFLICTS_MAX
+from penstock.metadata.image import ClusterImage, apply, image_of
+from penstock.metadata.keys import Keys
+
+Decide = Callable[[ClusterImage], Decision]
+Subscriber = Callable[[ClusterImage, ClusterImage], None]
+"""Called with the image before and after, on the loop, before the change is answered."""
+
+
+class _Change(NamedTuple):
+    decide: Decide
+    outcome: "asyncio.Future[ClusterImage]"
+
+
+class Cluster:
+    def __init__(
+        self, store: MetadataStore, worker: Worker, image: ClusterImage, config: BrokerConfig
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._static_config = config
+        self._changes: asyncio.Queue[_Change] = asyncio.Queue(METADATA_CHANGES_QUEUED_MAX)
+        self._subscribers: list[Subscriber] = []
+        self.image = image
+        self.config = self._effective_config()
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        self._subscribers.append(subscriber)
+
+    async def change(self, decide: Decide) -> ClusterImage:
+        """Carry out a decision and return the image that shows it. Raises the ApiError of a refusal."""
+        outcome: asyncio.Future[ClusterImage] = asyncio.get_running_loop().create_future()
+        await self._changes.put(_Change(decide, outcome))
+        return await outcome
+
+    async def run(self) -> None:
+        """The one task that changes anything."""
+        while True:
+            change = await self._changes.get()
+            try:
+                image = await self._carry_out(change.decide)
+            except (ApiError, StorageFull, StorageFailed) as problem:
+                if not change.outcome.cancelled():
+                    change.outcome.set_exception(_as_api_error(problem))
+            else:
+                if not change.outcome.cancelled():
+                    change.outcome.set_result(image)
+
+    async def _carry_out(self, decide: Decide) -> ClusterImage:
+        for _ in range(METADATA_CONFLICTS_MAX):
+            decision = decide(self.image)
+            if not decision.changes:
+                return self.image
+            outcome = await self._worker.run(lambda d=decision: self._store.transact(d.compares, d.changes))  # type: ignore[misc]
+            if not isinstance(outcome, Conflict):
+                self._install(apply(self.image, decision.changes, outcome.revision))
+                return self.image
+            await self._reload()
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "the cluster's metadata kept changing; try again")
+
+    async def _reload(self) -> None:
+        keys = Keys(self.image.cluster_id)
+        snapshot = await self._worker.run(lambda: self._store.read(keys.prefix))
+        self._install(image_of(snapshot, self.image.cluster_id))
+
+    def _install(self, image: ClusterImage) -> None:
+        before, self.image = self.image, image
+        self.config = self._effective_config()
+        for subscriber in self._subscribers:
+            subscriber(before, image)
+
+    def _effective_config(self) -> BrokerConfig:
+        node_id = self._static_config.node.node_id
+        own = self.image.overrides_of_broker(node_id).overrides
+        cluster = self.image.overrides_of_broker(None).overrides
+        if not own and not cluster:
+            return self._static_config
+        return self._static_config.with_dynamic(own=own, cluster=cluster)
+
+
+def _as_api_error(problem: Exception) -> ApiError:
+    if isinstance(problem, ApiError):
+        return problem
+    return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata could not be written: {problem}")

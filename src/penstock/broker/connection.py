@@ -1,0 +1,361 @@
+"""A client connection: the shell around protocol/connection.py.
+
+Reading stops while this connection may not go on, for any of these reasons, and the bytes that have
+come are held until all of them have passed:
+
+    EXCLUSIVE   a handler that must finish before the next request is looked at
+    IN_FLIGHT   too many requests wait for an answer
+    WRITING     the client does not take its replies
+    MEMORY      too much memory is held for unfinished requests
+    THROTTLED   the client is over its quota
+
+Rule 1: nothing that a client sends raises past this file. What cannot be answered closes the
+        connection, with one line that says why.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from enum import Enum
+from functools import partial
+from typing import Any, cast
+
+from penstock.broker.apis.api_versions import unsupported_version_reply
+from penstock.broker.context import RequestContext
+from penstock.broker.memory import MemoryBudget
+from penstock.broker.router import Later, Route, Router, encode_reply
+from penstock.errors import ProtocolError
+from penstock.host.tasks import Tasks
+from penstock.limits import (
+    CONNECTION_REQUESTS_IN_FLIGHT_MAX,
+    FRAME_COMPLETION_MS_MAX,
+    FRAME_PREFIX_BYTES,
+    RECEIVE_BYTES_WHEN_SHORT,
+    REPLY_BYTES_PAUSE_AT,
+    REPLY_BYTES_RESUME_AT,
+    SLOW_READER_MS_MAX,
+)
+from penstock.protocol.connection import FrameReceiver, PendingReply, ReplyOrder
+from penstock.protocol.frames import RequestHeader, encode_response, parse_header
+from penstock.protocol.messages.api_versions import API_VERSIONS
+from penstock.protocol.schema import Struct
+from penstock.types import Buffer
+
+
+class Stop(Enum):
+    EXCLUSIVE = 1
+    IN_FLIGHT = 2
+    WRITING = 3
+    MEMORY = 4
+    THROTTLED = 5
+
+
+class Shared:
+    """What all connections of a server use together."""
+
+    def __init__(
+        self,
+        router: Router,
+        tasks: Tasks,
+        receive_buffer: bytearray,
+        request_bytes_max: int,
+        in_flight_bytes_max: int,
+    ) -> None:
+        self.router = router
+        self.tasks = tasks
+        self.receive_view = memoryview(receive_buffer)
+        self.request_bytes_max = request_bytes_max
+        self.small_frames = MemoryBudget(in_flight_bytes_max // 2)
+        self.large_frames = MemoryBudget(in_flight_bytes_max // 2)
+        self.reply_bytes_queued = 0
+
+
+class Connection(asyncio.BufferedProtocol):
+    def __init__(
+        self,
+        shared: Shared,
+        make_context: Callable[[asyncio.Transport], RequestContext],
+        opened: Callable[["Connection"], bool],
+        closed: Callable[["Connection", str | None], None],
+    ) -> None:
+        self._shared = shared
+        self._make_context = make_context
+        self._opened = opened
+        self._closed = closed
+        self._loop = asyncio.get_running_loop()
+        self._receiver = FrameReceiver(shared.request_bytes_max)
+        self._replies = ReplyOrder()
+        self._stops: set[Stop] = set()
+        self._taken_small = 0
+        self._taken_large = 0
+        self._queued_bytes = 0
+        self._frame_since: float | None = None
+        self._queued_since: float | None = None
+        self._complaint: str | None = None
+        self._is_closed = False
+        self.last_read_at = self._loop.time()
+
+    def keep_alive(self) -> None:
+        """So that a peer that vanished without a word is noticed at last."""
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the class
+        self._transport = transport
+        transport.set_write_buffer_limits(high=REPLY_BYTES_PAUSE_AT, low=REPLY_BYTES_RESUME_AT)
+        self.context = self._make_context(transport)
+        if not self._opened(self):
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closed = True
+        self._shared.small_frames.forget(self._retry_memory)
+        self._shared.large_frames.forget(self._retry_memory)
+        self._receiver.take_held()
+        self._receiver.release_own()
+        self._settle_memory()
+        self._shared.reply_bytes_queued -= self._queued_bytes
+        self._queued_bytes = 0
+        self._closed(self, self._complaint)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._receiver.is_unfinished:
+            return self._receiver.own_buffer()
+        if self._shared.small_frames.is_short:
+            return self._shared.receive_view[:RECEIVE_BYTES_WHEN_SHORT]
+        return self._shared.receive_view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_read_at = self._loop.time()
+        try:
+            if self._receiver.is_unfinished:
+                if (data := self._receiver.received_own(nbytes)) is not None:
+                    self._own_is_full(data)
+            else:
+                self._take(self._shared.receive_view[:nbytes])
+        except ProtocolError as problem:
+            self.refuse(str(problem))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._stop(Stop.WRITING)
+
+    def resume_writing(self) -> None:
+        self._note_queue()
+        self._go_on(Stop.WRITING)
+
+    # Receiving
+
+    def _take(self, data: memoryview) -> None:
+        """Answer every whole frame; keep what is left."""
+        position = 0
+        while not self._stops:
+            found = self._receiver.next_frame(data, position)
+            if found is None:
+                self._keep(data[position:])
+                return
+            frame, position = found
+            self._accept(frame)
+            if self._is_closed:
+                return
+        self._hold(data[position:])
+
+    def _keep(self, rest: memoryview) -> None:
+        need = self._receiver.keep_bytes(rest)
+        if need == 0:
+            self._frame_since = None
+            return
+        if not self._shared.small_frames.take(need):
+            self._hold(rest)
+            self._shared.small_frames.wait(self._retry_memory)
+            self._stop(Stop.MEMORY)
+            return
+        self._taken_small += need
+        self._receiver.keep(rest)
+        if self._frame_since is None:
+            self._frame_since = self._loop.time()
+
+    def _hold(self, rest: memoryview) -> None:
+        """Bytes that came although nobody may look at them now."""
+        self._receiver.hold(rest)
+        self._taken_small += len(rest)
+        self._shared.small_frames.overdraw(len(rest))
+
+    def _own_is_full(self, data: memoryview) -> None:
+        if len(data) == FRAME_PREFIX_BYTES:  # only now is the size known
+            self._receiver.release_own()
+            self._settle_memory()
+            self._keep(data)
+        elif self._receiver.grow_bytes:
+            self._grow()
+        else:
+            self._frame_since = None
+            self._receiver.release_own()
+            self._accept(data[FRAME_PREFIX_BYTES:])
+            self._settle_memory()
+
+    def _grow(self) -> None:
+        need = self._receiver.grow_bytes
+        if not self._shared.large_frames.take(need):
+            self._shared.large_frames.wait(self._retry_memory)
+            self._stop(Stop.MEMORY)
+            return
+        self._taken_large += need
+        self._receiver.grow()
+
+    def _retry_memory(self) -> None:
+        self._go_on(Stop.MEMORY)
+
+    def _settle_memory(self) -> None:
+        """Give back what is no longer held."""
+        if self._taken_large:
+            self._shared.large_frames.give(self._taken_large)
+            self._taken_large = 0
+        if self._taken_small:
+            self._shared.small_frames.give(self._taken_small)
+            self._taken_small = 0
+
+    # Stopping and going on
+
+    def _stop(self, reason: Stop) -> None:
+        if not self._stops and not self._is_closed:
+            self._transport.pause_reading()
+        self._stops.add(reason)
+
+    def _go_on(self, reason: Stop) -> None:
+        self._stops.discard(reason)
+        if not self._stops and not self._is_closed:
+            # Not within whatever ended the wait: it may be another connection's flush.
+            self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        if self._stops or self._is_closed:
+            return
+        try:
+            if self._receiver.is_unfinished and self._receiver.grow_bytes:
+                self._grow()
+            elif (held := self._receiver.take_held()) is not None:
+                self._settle_memory()
+                self._take(held)
+        except ProtocolError as problem:
+            self.refuse(str(problem))
+        if not self._stops and not self._is_closed:
+            self._transport.resume_reading()
+
+    # Answering
+
+    def _accept(self, frame: memoryview) -> None:
+        header, position = parse_header(frame)
+        router = self._shared.router
+        if header.api_key == API_VERSIONS.key and not router.knows(header.api_key, header.api_version):
+            reply = unsupported_version_reply(router.supported())
+            self._send_in_order(encode_response(API_VERSIONS, 0, header.correlation_id, reply))
+            return
+        route, answer, throttle_ms = router.dispatch(header, frame, position, self.context)
+        if throttle_ms:
+            self._throttle(throttle_ms)
+        if isinstance(answer, Struct):
+            self._send_in_order(encode_reply(route, header, answer))
+        elif isinstance(answer, Later):
+            answer.then(partial(self._finish, self._replies.expect(), route, header))
+            self._stop_at_limit()
+        elif answer is not None:
+            self._stop(Stop.EXCLUSIVE)
+            waiting = self._answer(answer, self._replies.expect(), route, header)
+            self._shared.tasks.start(waiting, f"{route.api.name} for {self.context.peer}")
+
+    async def _answer(
+        self, answer: Coroutine[Any, Any, Struct], pending: PendingReply, route: Route, header: RequestHeader
+    ) -> None:
+        try:
+            self._finish(pending, route, header, await answer)
+        except ProtocolError as problem:
+            self.refuse(str(problem))
+        except BaseException:
+            self.refuse(f"{route.api.name} failed")
+            raise
+        self._go_on(Stop.EXCLUSIVE)
+
+    def _finish(self, pending: PendingReply, route: Route, header: RequestHeader, reply: Struct) -> None:
+        if self._is_closed:
+            return
+        ready = self._replies.finish(pending, encode_reply(route, header, reply))
+        if ready:
+            self._write(ready)
+        if Stop.IN_FLIGHT in self._stops and len(self._replies) < CONNECTION_REQUESTS_IN_FLIGHT_MAX // 2:
+            self._go_on(Stop.IN_FLIGHT)
+
+    def _send_in_order(self, buffers: list[Buffer]) -> None:
+        if not len(self._replies):
+            self._write(buffers)
+            return
+        ready = self._replies.finish(self._replies.expect(), buffers)
+        if ready:
+            self._write(ready)
+        self._stop_at_limit()
+
+    def _stop_at_limit(self) -> None:
+        if len(self._replies) >= CONNECTION_REQUESTS_IN_FLIGHT_MAX:
+            self._stop(Stop.IN_FLIGHT)
+
+    def _write(self, buffers: list[Buffer]) -> None:
+        if len(buffers) == 1:
+            self._transport.write(buffers[0])
+        else:
+            self._transport.writelines(buffers)
+        self._note_queue()
+
+    def _note_queue(self) -> None:
+        """Keep the count of unsent bytes of all connections, and when ours last became fewer."""
+        queued = self._transport.get_write_buffer_size()
+        if queued == self._queued_bytes:
+            return
+        self._shared.reply_bytes_queued += queued - self._queued_bytes
+        if not queued:
+            self._queued_since = None
+        elif queued < self._queued_bytes or self._queued_since is None:
+            self._queued_since = self._loop.time()
+        self._queued_bytes = queued
+
+    def _throttle(self, throttle_ms: int) -> None:
+        self._stop(Stop.THROTTLED)
+        self._loop.call_later(throttle_ms / 1000, self._go_on, Stop.THROTTLED)
+
+    # Ending
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an answer is still owed."""
+        return len(self._replies) > 0
+
+    def refuse(self, reason: str) -> None:
+        """Close because of something the client did. What was finished before is still sent."""
+        if not self._is_closed:
+            self._complaint = reason
+            self._is_closed = True
+            self._transport.close()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def check(self, now: float, idle_ms_max: int) -> None:
+        """Called now and then: end what has stalled."""
+        self._note_queue()
+        if self._frame_since is not None and (now - self._frame_since) * 1000 > FRAME_COMPLETION_MS_MAX:
+            self.refuse("a request was begun and not completed in time")
+        elif self._queued_since is not None and (now - self._queued_since) * 1000 > SLOW_READER_MS_MAX:
+            self._complaint = "replies were not taken in time"
+            self._transport.abort()
+        elif (
+            idle_ms_max >= 0
+            and not self.is_waiting
+            and not self._queued_bytes
+            and (now - self.last_read_at) * 1000 > idle_ms_max
+        ):
+            self.close()

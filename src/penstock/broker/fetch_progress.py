@@ -1,0 +1,179 @@
+"""One fetch from its arrival until there is enough to answer.
+
+It looks at once; if there is too little it watches its partitions, and looks again whenever one of
+them has more, until there is enough or its time is up.
+"""
+
+import asyncio
+from itertools import groupby
+from typing import Protocol
+
+from penstock.broker.context import RequestContext
+from penstock.broker.fetch_reads import FetchReads, Gathered, Limits
+from penstock.broker.fetch_sessions import Fetching, Wanted
+from penstock.broker.router import Later
+from penstock.limits import FETCH_WAIT_MS_MAX
+from penstock.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from penstock.replication.partition import Partition
+
+
+class Fetcher(Protocol):
+    """What a fetch in progress needs of those who read."""
+
+    @property
+    def has_room(self) -> bool: ...
+
+    def limits(self, request: FetchRequest) -> Limits: ...
+
+    def gather(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered: ...
+
+    def gather_cold(self, progress: "FetchInProgress") -> None: ...
+
+    def partitions_of(self, wanted: list[Wanted]) -> list[Partition]: ...
+
+
+class FetchInProgress:
+    """One request, from its arrival until there is enough to answer."""
+
+    __slots__ = (
+        "_context",
+        "_fetch",
+        "_fetching",
+        "_later",
+        "_min_bytes",
+        "_request",
+        "_scheduled",
+        "_timer",
+        "_watched",
+    )
+
+    def __init__(
+        self, fetch: Fetcher, request: FetchRequest, fetching: Fetching, context: RequestContext
+    ) -> None:
+        self._fetch = fetch
+        self._request = request
+        self._fetching = fetching
+        self._context = context
+        self._later: Later | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._watched: list[Partition] = []
+        self._scheduled = False
+        self._min_bytes = request.min_bytes
+
+    def begin(self) -> FetchResponse | Later:
+        may_wait = self._request.max_wait_ms > 0 and bool(self._fetching.wanted)
+        if may_wait and not self._fetch.has_room:
+            return self._wait()
+        gathered = self._gather()
+        if gathered.is_cold:
+            self._later = Later()
+            self._fetch.gather_cold(self)
+            return self._later
+        if may_wait and not self._is_enough(gathered):
+            return self._wait()
+        return self._response(gathered)
+
+    def _gather(self) -> Gathered:
+        limits = self._fetch.limits(self._request)
+        return self._fetch.gather(self._fetching.wanted, limits, self._context)
+
+    def _is_enough(self, gathered: Gathered) -> bool:
+        return gathered.size >= self._min_bytes or gathered.has_error or _has_parted(gathered)
+
+    # Waiting
+
+    def _wait(self) -> Later:
+        self._later = Later()
+        self._watched = self._fetch.partitions_of(self._fetching.wanted)
+        for partition in self._watched:
+            partition.fetch_waits[self._wake] = None
+        wait_ms = min(self._request.max_wait_ms, FETCH_WAIT_MS_MAX)
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._time_is_up)
+        return self._later
+
+    def _wake(self, partition: Partition) -> None:
+        """Look again at the end of this turn: other partitions may be about to advance too."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._scheduled = False
+        if self._timer is None or not self._fetch.has_room:
+            return
+        gathered = self._gather()
+        if gathered.is_cold or self._is_enough(gathered):
+            self._complete(gathered)
+
+    def _time_is_up(self) -> None:
+        self._complete(self._gather())
+
+    def _complete(self, gathered: Gathered) -> None:
+        self._stop_watching()
+        if gathered.is_cold:
+            self._fetch.gather_cold(self)
+            return
+        assert self._later is not None
+        self._later.finish(self._response(gathered))
+
+    def _stop_watching(self) -> None:
+        for partition in self._watched:
+            partition.fetch_waits.pop(self._wake, None)
+        self._watched = []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def read_cold(self, reads: FetchReads) -> None:
+        limits = self._fetch.limits(self._request)
+        gathered = await reads.gather_cold(self._fetching.wanted, limits, self._context)
+        assert self._later is not None
+        self._later.finish(self._response(gathered))
+
+    # Answering
+
+    def _response(self, gathered: Gathered) -> FetchResponse:
+        results, session = gathered.results, self._fetching.session
+        if session is not None:
+            if self._fetching.is_incremental:
+                results = [result for result in results if _is_news(*result)]
+            _remember(results)
+            session.rotate([entry.key for entry, data in results if data.records])
+        return FetchResponse(
+            session_id=session.id if session is not None else 0, responses=_by_topic(results)
+        )
+
+
+def _is_news(entry: Wanted, data: PartitionData) -> bool:
+    return bool(
+        data.records
+        or data.error_code
+        or data.diverging_epoch.epoch >= 0
+        or data.high_watermark != entry.sent_high_watermark
+        or data.log_start_offset != entry.sent_log_start
+    )
+
+
+def _remember(results: list[tuple[Wanted, PartitionData]]) -> None:
+    for entry, data in results:
+        entry.sent_high_watermark = data.high_watermark
+        entry.sent_log_start = data.log_start_offset
+
+
+def _has_parted(gathered: Gathered) -> bool:
+    return any(data.diverging_epoch.epoch >= 0 for _, data in gathered.results)
+
+
+def _by_topic(results: list[tuple[Wanted, PartitionData]]) -> list[FetchableTopicResponse]:
+    """Neighbours of one topic together; the order of the request is kept."""
+    return [
+        FetchableTopicResponse(topic, topic_id, [data for _, data in group])
+        for (topic, topic_id), group in groupby(
+            results, key=lambda result: (result[0].key.topic, result[0].key.topic_id)
+        )
+    ]

@@ -1,0 +1,171 @@
+"""Reading for one fetch: which bytes of which partitions go into the reply.
+
+Partitions are served in the order the request names them until the byte limit is used up. The first
+one with data gives at least a whole batch, however small the limit, or its reader could never go on.
+
+Bytes in memory are read at once. If any partition's are not, the whole fetch moves to a worker
+thread and comes back when everything is there.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.broker.context import RequestContext
+from penstock.broker.fetch_sessions import PartitionKey, Wanted
+from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed
+from penstock.host.worker import WorkerPool
+from penstock.log.reading import ColdRead, Found
+from penstock.protocol.messages.fetch import EpochEndOffset, FetchPartition, PartitionData
+from penstock.replication.manager import Partitions
+from penstock.replication.partition import Partition
+from penstock.types import LeaderEpoch, Offset
+
+READ_COMMITTED = 1
+CONSUMER = -1
+"""Replica ids below 0 are consumers."""
+
+
+class Limits(NamedTuple):
+    bytes_max: int
+    isolation_level: int
+    replica_id: int
+
+
+class Gathered:
+    """What has been read so far for one fetch."""
+
+    __slots__ = ("bytes_left", "has_error", "is_cold", "limits", "results", "size")
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.bytes_left = limits.bytes_max
+        self.results: list[tuple[Wanted, PartitionData]] = []
+        self.size = 0
+        self.has_error = False
+        self.is_cold = False
+        """Stopped at a partition whose bytes are not in memory."""
+
+
+class FetchReads:
+    def __init__(
+        self,
+        partitions: Partitions,
+        pool: WorkerPool,
+        on_damage: Callable[[Partition, Exception], None],
+    ) -> None:
+        self._partitions = partitions
+        self._pool = pool
+        self._on_damage = on_damage
+
+    def find(self, key: PartitionKey) -> Partition | None:
+        if key.topic:
+            return self._partitions.find(key.topic, key.partition)
+        return self._partitions.find_by_id(key.topic_id, key.partition)
+
+    def gather(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
+        """Read what is in memory. Stops at the first partition that is not."""
+        gathered = Gathered(limits)
+        for entry in wanted:
+            data = self._read(entry, gathered, context)
+            if isinstance(data, ColdRead):
+                gathered.is_cold = True
+                return gathered
+            gathered.results.append((entry, data))
+        return gathered
+
+    async def gather_cold(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
+        """Read everything, waiting for the device where it must."""
+        gathered = Gathered(limits)
+        for entry in wanted:
+            data = self._read(entry, gathered, context)
+            if isinstance(data, ColdRead):
+                data = await self._read_cold(entry, data, gathered)
+            gathered.results.append((entry, data))
+        return gathered
+
+    def _read(self, entry: Wanted, gathered: Gathered, context: RequestContext) -> PartitionData | ColdRead:
+        try:
+            partition = self._authorised(entry.key, context)
+            found = self._found_in(partition, entry.params, gathered)
+        except ApiError as refusal:
+            gathered.has_error = True
+            return _refused(entry.key.partition, refusal.code)
+        if isinstance(found, ColdRead | PartitionData):
+            return found
+        return _answer(partition, found, gathered)
+
+    def _authorised(self, key: PartitionKey, context: RequestContext) -> Partition:
+        partition = self.find(key)
+        if context.denied and (partition.name.topic if partition else key.topic) in context.denied:
+            raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        if partition is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if key.topic else ErrorCode.UNKNOWN_TOPIC_ID)
+        return partition
+
+    def _found_in(
+        self, partition: Partition, params: FetchPartition, gathered: Gathered
+    ) -> Found | ColdRead | PartitionData:
+        partition.check_epoch(params.current_leader_epoch)
+        if gathered.limits.replica_id >= 0:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no followers")
+        if params.last_fetched_epoch >= 0 and (parted := _parting(partition, params)) is not None:
+            return parted
+        offset = Offset(params.fetch_offset)
+        if offset == partition.high_watermark and partition.offline is None:
+            return Found(b"", offset, 0)  # the common case of a consumer that has caught up
+        limit = min(params.partition_max_bytes, gathered.bytes_left)
+        return partition.read(offset, limit, at_least_one=gathered.size == 0)
+
+    async def _read_cold(self, entry: Wanted, read: ColdRead, gathered: Gathered) -> PartitionData:
+        partition = self.find(entry.key)
+        try:
+            result = await self._pool.run(read.run)
+        except (CorruptData, StorageFailed) as problem:
+            if partition is not None and isinstance(problem, CorruptData):
+                self._on_damage(partition, problem)
+            gathered.has_error = True
+            return _refused(entry.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        if partition is None or partition.offline is not None:
+            gathered.has_error = True
+            return _refused(entry.key.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition.log.keep_indexes(read, result)
+        return _answer(partition, result.found, gathered)
+
+
+def _parting(partition: Partition, params: FetchPartition) -> PartitionData | None:
+    """Where the client's history and ours part; None if ours begins with all of theirs."""
+    asked = params.last_fetched_epoch
+    if asked > partition.leader_epoch:
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"leader epoch {asked} has not begun")
+    epoch, end_offset = partition.end_of_epoch(LeaderEpoch(asked))
+    if end_offset < 0:
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known of leader epoch {asked}")
+    if epoch == asked and end_offset >= params.fetch_offset:
+        return None
+    return PartitionData(
+        partition_index=params.partition,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.high_watermark,
+        log_start_offset=partition.log.log_start_offset,
+        diverging_epoch=EpochEndOffset(epoch, end_offset),
+        records=b"",
+    )
+
+
+def _answer(partition: Partition, found: Found, gathered: Gathered) -> PartitionData:
+    size = len(found.data)
+    gathered.size += size
+    gathered.bytes_left = max(gathered.bytes_left - size, 0)
+    high = partition.high_watermark
+    return PartitionData(
+        partition_index=partition.name.partition,
+        high_watermark=high,
+        last_stable_offset=high,
+        log_start_offset=partition.log.log_start_offset,
+        aborted_transactions=[] if gathered.limits.isolation_level == READ_COMMITTED else None,
+        records=found.data,
+    )
+
+
+def _refused(index: int, code: ErrorCode) -> PartitionData:
+    return PartitionData(index, code, -1, -1, -1, aborted_transactions=[], records=b"")

@@ -1,0 +1,164 @@
+"""Fetch sessions (KIP-227): a consumer of many partitions names them once.
+
+The broker remembers what a session fetches and what it last told the client about each partition;
+a request then carries only what changed, and so does the reply.
+
+Rule 1: a session belongs to its id and epoch, not to a connection. Every request must carry the
+        epoch after the last one that was answered; anything else is refused and changes nothing.
+Rule 2: memory is bounded: a number of sessions, and of partitions over all of them. When there is
+        no room the client is told so (session 0) and sends full requests, which always work.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from penstock.errors import ErrorCode
+from penstock.host.clock import Clock
+from penstock.host.randomness import Randomness
+from penstock.limits import FETCH_SESSION_EVICTION_MS, FETCH_SESSION_PARTITIONS_MAX, INT_MAX
+from penstock.protocol.messages.fetch import FetchPartition, FetchRequest
+from penstock.types import NO_TOPIC_ID, TopicId
+
+NO_SESSION: Final = 0
+FULL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+TOPIC_IDS_SINCE: Final = 13
+
+
+class PartitionKey(NamedTuple):
+    topic: str
+    """Empty in versions that name topics by id."""
+    topic_id: TopicId
+    partition: int
+
+
+class Wanted:
+    """A partition that is fetched, and what the client was last told about it."""
+
+    __slots__ = ("key", "params", "sent_high_watermark", "sent_log_start")
+
+    def __init__(self, key: PartitionKey, params: FetchPartition) -> None:
+        self.key = key
+        self.params = params
+        self.sent_high_watermark = -2
+        self.sent_log_start = -2
+
+
+class Session:
+    __slots__ = ("epoch", "id", "used_at", "uses_topic_ids", "wanted")
+
+    def __init__(
+        self, session_id: int, wanted: Iterable[Wanted], now: float, *, uses_topic_ids: bool
+    ) -> None:
+        self.id = session_id
+        self.wanted = {entry.key: entry for entry in wanted}
+        self.epoch = 1
+        self.used_at = now
+        self.uses_topic_ids = uses_topic_ids
+
+    def rotate(self, served: Iterable[PartitionKey]) -> None:
+        """Partitions that gave data go to the back, so that the others have their turn."""
+        for key in served:
+            if (entry := self.wanted.pop(key, None)) is not None:
+                self.wanted[key] = entry
+
+
+class Fetching(NamedTuple):
+    """What one request asks for."""
+
+    wanted: list[Wanted]
+    session: Session | None
+    """None: the reply holds everything and names no session."""
+    is_incremental: bool
+    """Only what changed goes into the reply."""
+
+
+class FetchSessions:
+    def __init__(self, slots: int, clock: Clock, randomness: Randomness) -> None:
+        self._slots = slots
+        self._clock = clock
+        self._randomness = randomness
+        # In order of last use: the first is the one to evict.
+        self._sessions: dict[int, Session] = {}
+        self._partitions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def resolve(self, request: FetchRequest, version: int) -> Fetching | ErrorCode:
+        """What the request fetches, or the error that answers it as a whole."""
+        session_id, epoch = request.session_id, request.session_epoch
+        if epoch in (FULL_EPOCH, FINAL_EPOCH):
+            self._drop(session_id)
+            wanted = list(_named(request, version))
+            if epoch == FINAL_EPOCH:
+                return Fetching(wanted, None, is_incremental=False)
+            return Fetching(wanted, self._create(wanted, version), is_incremental=False)
+        session = self._sessions.get(session_id)
+        if session is None:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        if epoch != session.epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        if session.uses_topic_ids != (version >= TOPIC_IDS_SINCE):
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        self._update(session, request, version)
+        return Fetching(list(session.wanted.values()), session, is_incremental=True)
+
+    def _create(self, wanted: list[Wanted], version: int) -> Session | None:
+        now = self._clock.monotonic()
+        if not self._make_room(len(wanted), now):
+            return None
+        session_id = self._new_id()
+        session = Session(session_id, wanted, now, uses_topic_ids=version >= TOPIC_IDS_SINCE)
+        self._sessions[session_id] = session
+        self._partitions += len(session.wanted)
+        return session
+
+    def _update(self, session: Session, request: FetchRequest, version: int) -> None:
+        before = len(session.wanted)
+        for entry in _named(request, version):
+            known = session.wanted.get(entry.key)
+            if known is None:
+                session.wanted[entry.key] = entry
+            else:
+                known.params = entry.params
+        for topic in request.forgotten_topics_data:
+            for index in topic.partitions:
+                session.wanted.pop(PartitionKey(topic.topic, topic.topic_id, index), None)
+        self._partitions += len(session.wanted) - before
+        session.epoch = 1 if session.epoch == INT_MAX else session.epoch + 1
+        session.used_at = self._clock.monotonic()
+        self._sessions[session.id] = self._sessions.pop(session.id)
+
+    def _make_room(self, partitions: int, now: float) -> bool:
+        if self._partitions + partitions > FETCH_SESSION_PARTITIONS_MAX:
+            return False
+        if len(self._sessions) < self._slots:
+            return True
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or (now - oldest.used_at) * 1000 < FETCH_SESSION_EVICTION_MS:
+            return False
+        self._drop(oldest.id)
+        return True
+
+    def _drop(self, session_id: int) -> None:
+        if (session := self._sessions.pop(session_id, None)) is not None:
+            self._partitions -= len(session.wanted)
+
+    def _new_id(self) -> int:
+        while True:
+            session_id = int.from_bytes(self._randomness.bytes(4), "big") & INT_MAX
+            if session_id != NO_SESSION and session_id not in self._sessions:
+                return session_id
+
+
+def _named(request: FetchRequest, version: int) -> Iterable[Wanted]:
+    """The partitions a request names; of one named twice, the last counts."""
+    by_id = version >= TOPIC_IDS_SINCE
+    found: dict[PartitionKey, Wanted] = {}
+    for topic in request.topics:
+        name, topic_id = ("", topic.topic_id) if by_id else (topic.topic, NO_TOPIC_ID)
+        for params in topic.partitions:
+            key = PartitionKey(name, topic_id, params.partition)
+            found[key] = Wanted(key, params)
+    return found.values()

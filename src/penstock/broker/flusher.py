@@ -1,0 +1,120 @@
+"""Makes appended records durable: one flusher for a data directory.
+
+Everything that was appended while the last flush ran shares the next one, so the cost of a sync is
+divided by however many requests wait for it.
+
+Rule 1: only the flusher's thread syncs log files. A failed writeback is reported once for each open
+        file; with two syncers, the wrong one might be told.
+Rule 2: a failed sync ends writing to this directory for good. Nothing is retried: after a failure
+        the page cache no longer holds what was not written.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from penstock.errors import StorageFailed
+from penstock.host.disk import Disk
+from penstock.host.worker import Worker
+from penstock.log.partition_log import Flush
+from penstock.replication.partition import Partition
+from penstock.types import Offset
+
+
+class Flusher:
+    def __init__(self, disk: Disk, worker: Worker, on_failure: Callable[[StorageFailed], None]) -> None:
+        self._disk = disk
+        self._worker = worker
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._dirty: dict[Partition, None] = {}
+        self._running = False
+        self._scheduled = False
+        self._failed = False
+        self._flushing: dict[Partition, None] = {}
+        self._waits: list[_FlushWait] = []
+
+    def request(self, partition: Partition) -> None:
+        """The partition has records that must become durable soon."""
+        self._dirty[partition] = None
+        if not (self._running or self._scheduled or self._failed):
+            # At the end of this turn of the loop: what else it appends shares the flush.
+            self._scheduled = True
+            self._loop.call_soon(self._begin)
+
+    async def flush_to(self, targets: Sequence[tuple[Partition, Offset]]) -> None:
+        """Wait until each partition is durable up to its offset. StorageFailed if it never will be."""
+        waiter = _FlushWait(targets, self._loop.create_future())
+        if self._failed:
+            raise StorageFailed("an earlier sync of the data directory failed")
+        if not waiter.is_reached():
+            for partition, _ in targets:
+                self.request(partition)
+            self._waits.append(waiter)
+            await waiter.outcome
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        self._flushing, self._dirty = self._dirty, {}
+        flushes = [
+            (partition, partition.log.begin_flush())
+            for partition in self._flushing
+            if partition.offline is None
+        ]
+        files = [file for _, flush in flushes for file in flush.files]
+        folders = sorted({folder for _, flush in flushes for folder in flush.folders})
+        self._running = True
+        self._worker.submit(
+            lambda: self._disk.sync(files, folders), lambda _, error: self._end(flushes, error)
+        )
+
+    def _end(self, flushes: list[tuple[Partition, Flush]], error: BaseException | None) -> None:
+        self._running = False
+        if error is not None:
+            self._fail(error)
+            return
+        self._flushing = {}
+        for partition, flush in flushes:
+            partition.flushed(flush)
+        self._wake()
+        if self._dirty:
+            self._begin()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failed = True
+        failure = (
+            error if isinstance(error, StorageFailed) else StorageFailed(f"the flusher failed: {error!r}")
+        )
+        self._on_failure(failure)
+        waits, self._waits = self._waits, []
+        for wait in waits:
+            if not wait.outcome.done():
+                wait.outcome.set_exception(failure)
+
+    def _wake(self) -> None:
+        still = []
+        for wait in self._waits:
+            if not wait.is_reached():
+                still.append(wait)
+            elif not wait.outcome.done():
+                wait.outcome.set_result(None)
+        self._waits = still
+
+    def expire_waits(self, now: float) -> None:
+        """Answer produce requests whose time is up although the disk has not answered."""
+        for partition in (*self._flushing, *self._dirty):
+            partition.produce_waits.expire(now)
+
+
+class _FlushWait:
+    __slots__ = ("_targets", "outcome")
+
+    def __init__(self, targets: Sequence[tuple[Partition, Offset]], outcome: "asyncio.Future[None]") -> None:
+        self._targets = targets
+        self.outcome = outcome
+
+    def is_reached(self) -> bool:
+        """A partition that went offline meanwhile has nothing left to wait for."""
+        return all(
+            partition.offline is not None or partition.log.flushed_end_offset >= offset
+            for partition, offset in self._targets
+        )

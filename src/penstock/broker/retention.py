@@ -1,0 +1,75 @@
+"""Keeps logs within their limits: the shell around log/retention.py, and DeleteRecords' durability."""
+
+from penstock.config.topic import CleanupPolicy
+from penstock.errors import StorageFailed, StorageFull
+from penstock.host.clock import Clock
+from penstock.host.disk import Disk
+from penstock.host.worker import Worker
+from penstock.log.retention import RetentionPolicy, must_roll, segments_to_drop
+from penstock.observability.logs import Log
+from penstock.replication.partition import Partition
+from penstock.types import Offset
+
+UNLIMITED = -1
+
+
+class Retention:
+    def __init__(self, disk: Disk, worker: Worker, clock: Clock, log: Log) -> None:
+        self._disk = disk
+        self._worker = worker
+        self._clock = clock
+        self._log = log
+
+    async def enforce(self, partition: Partition) -> None:
+        """Remove the segments of a partition that nobody needs any more."""
+        if partition.offline is not None or partition.read_only is not None:
+            return
+        # Reading the newest timestamps of old segments may wait for the device.
+        await self._worker.run(partition.segment_facts)
+        policy = self._policy(partition)
+        facts, now_ms = partition.segment_facts(), self._clock.wall_ms()
+        try:
+            if must_roll(facts, policy, now_ms):
+                partition.log.roll()
+                facts = partition.segment_facts()
+        except (StorageFull, StorageFailed) as problem:
+            self._log.warning("retention.postponed", partition=partition.name, reason=str(problem))
+            return
+        count = segments_to_drop(facts, policy, now_ms)
+        if count:
+            files = partition.log.drop_segments(count)
+            await self._remove(partition, files)
+            self._log.info(
+                "partition.trimmed",
+                partition=partition.name,
+                segments=count,
+                log_start_offset=partition.log.log_start_offset,
+            )
+
+    async def store_start(self, partition: Partition) -> None:
+        """Return once the start of the log survives a crash; then free what lies below it."""
+        stored = partition.log.start_file()
+        await self._worker.run(lambda: self._disk.store([stored]))
+        await self.enforce(partition)
+
+    async def _remove(self, partition: Partition, files: list[str]) -> None:
+        def remove() -> None:
+            for path in files:
+                self._disk.remove(path)
+
+        try:
+            await self._worker.run(remove)
+        except StorageFailed as problem:
+            self._log.warning("retention.not_removed", partition=partition.name, reason=str(problem))
+
+    def _policy(self, partition: Partition) -> RetentionPolicy:
+        config = partition.config
+        deletes = CleanupPolicy.DELETE in config.cleanup_policy
+        return RetentionPolicy(
+            retention_ms=config.retention_ms if deletes else UNLIMITED,
+            retention_bytes=(
+                config.retention_bytes_of_partition(partition.partition_count) if deletes else UNLIMITED
+            ),
+            start_offset=Offset(partition.log.log_start_offset),
+            high_watermark=partition.high_watermark,
+        )

@@ -1,0 +1,137 @@
+"""From a frame to a handler and back to bytes. What is registered here is what ApiVersions says.
+
+A handler is called with the decoded request and its context, and answers in one of four ways:
+
+    a response message       written at once
+    None                     nothing is written (produce with acks=0)
+    a `Later`                written when it is finished; requests behind it go on meanwhile
+    a coroutine              awaited; requests behind it on the same connection wait
+
+Replies leave in the order of their requests whatever the handlers do; see protocol/connection.py.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, NamedTuple
+
+from penstock.broker.access_table import ACCESS, AccessRow, denied_names
+from penstock.broker.context import RequestContext
+from penstock.broker.quotas import Quotas
+from penstock.errors import ProtocolError
+from penstock.metadata.image import ClusterImage
+from penstock.protocol.compiler import Decoder, decoder
+from penstock.protocol.frames import RequestHeader, encode_response
+from penstock.protocol.schema import Api, Struct
+from penstock.security.access import Authorizer
+from penstock.types import Buffer
+
+NOBODY_DENIED: frozenset[str] = frozenset()
+
+
+class Later:
+    """A reply that comes later, by a callback that may run before or after it is waited for."""
+
+    __slots__ = ("_reply", "_then")
+
+    def __init__(self) -> None:
+        self._reply: Struct | None = None
+        self._then: Callable[[Struct], None] | None = None
+
+    def finish(self, reply: Struct) -> None:
+        assert self._reply is None, "a reply is finished once"
+        self._reply = reply
+        if self._then is not None:
+            self._then(reply)
+
+    def then(self, callback: Callable[[Struct], None]) -> None:
+        self._then = callback
+        if self._reply is not None:
+            callback(self._reply)
+
+
+Answer = Struct | None | Later | Coroutine[Any, Any, Struct]
+Handler = Callable[[Any, RequestContext], Answer | Awaitable[Struct]]
+
+
+class Route(NamedTuple):
+    api: Api[Struct, Struct]
+    handle: Handler
+    oldest_advertised: int | None = None
+    """Lower than the oldest that is served, where old clients draw conclusions from the range."""
+
+
+class Dispatched(NamedTuple):
+    route: Route
+    answer: Any
+    throttle_ms: int
+
+
+class Router:
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        authorizer: Authorizer,
+        quotas: Quotas,
+        image: Callable[[], ClusterImage],
+    ) -> None:
+        self._authorizer = authorizer
+        self._quotas = quotas
+        self._image = image
+        self._routes: dict[int, Route] = {}
+        self._rows: dict[int, AccessRow] = {}
+        self._decoders: dict[tuple[int, int], tuple[Route, Decoder[Struct]]] = {}
+        for route in routes:
+            self.add(route)
+
+    def add(self, route: Route) -> None:
+        key = route.api.key
+        assert key not in self._routes, f"two handlers for {route.api.name}"
+        self._rows[key] = ACCESS[key]
+        self._routes[key] = route
+
+    def supported(self) -> list[tuple[int, int, int]]:
+        """(api key, oldest version, newest version), for ApiVersions: derived, so never wrong."""
+        return [
+            (
+                key,
+                route.api.versions[0] if route.oldest_advertised is None else route.oldest_advertised,
+                route.api.versions[1],
+            )
+            for key, route in sorted(self._routes.items())
+        ]
+
+    def dispatch(
+        self, header: RequestHeader, frame: memoryview, position: int, connection: RequestContext
+    ) -> Dispatched:
+        """Decode, ask who may, count, and call the handler. ProtocolError: close the connection."""
+        key, version = header.api_key, header.api_version
+        found = self._decoders.get((key, version))
+        if found is None:
+            found = self._decoder_of(key, version)
+        route, decode = found
+        request, _ = decode(frame, position)
+        denied = NOBODY_DENIED
+        if not self._authorizer.allows_everything:
+            denied = denied_names(
+                self._rows[key], request, self._image(), connection.principal, self._authorizer
+            )
+        context = connection.for_request(version, header.client_id, denied)
+        throttle_ms = self._quotas.charge(context, key, len(frame))
+        return Dispatched(route, route.handle(request, context), throttle_ms)
+
+    def knows(self, api_key: int, version: int) -> bool:
+        route = self._routes.get(api_key)
+        return route is not None and route.api.has_version(version)
+
+    def _decoder_of(self, key: int, version: int) -> tuple[Route, Decoder[Struct]]:
+        route = self._routes.get(key)
+        if route is None:
+            raise ProtocolError(f"api key {key} is not served")
+        if not route.api.has_version(version):
+            raise ProtocolError(f"{route.api.name} version {version} is not served")
+        found = route, decoder(route.api.request, version, route.api.is_flexible(version))
+        self._decoders[key, version] = found
+        return found
+
+
+def encode_reply(route: Route, header: RequestHeader, reply: Struct) -> list[Buffer]:
+    return encode_response(route.api, header.api_version, header.correlation_id, reply)

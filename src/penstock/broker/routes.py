@@ -1,0 +1,126 @@
+"""What this broker serves: every API with its handler and what that works with."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.broker.apis.alter_configs import AlterConfigs
+from penstock.broker.apis.api_versions import ApiVersions
+from penstock.broker.apis.create_partitions import CreatePartitions
+from penstock.broker.apis.create_topics import CreateTopics
+from penstock.broker.apis.delete_records import DeleteRecords
+from penstock.broker.apis.delete_topics import DeleteTopics
+from penstock.broker.apis.describe_cluster import DescribeCluster
+from penstock.broker.apis.describe_configs import DescribeConfigs
+from penstock.broker.apis.describe_log_dirs import DescribeLogDirs
+from penstock.broker.apis.describe_producers import DescribeProducers
+from penstock.broker.apis.describe_topic_partitions import DescribeTopicPartitions
+from penstock.broker.apis.fetch import Fetch
+from penstock.broker.apis.find_coordinator import FindCoordinator
+from penstock.broker.apis.incremental_alter_configs import IncrementalAlterConfigs
+from penstock.broker.apis.init_producer_id import InitProducerId
+from penstock.broker.apis.list_config_resources import ListConfigResources
+from penstock.broker.apis.list_offsets import ListOffsets
+from penstock.broker.apis.metadata import Metadata
+from penstock.broker.apis.offset_for_leader_epoch import OffsetForLeaderEpoch
+from penstock.broker.apis.produce import Produce
+from penstock.broker.cluster import Cluster
+from penstock.broker.fetch_reads import FetchReads
+from penstock.broker.fetch_sessions import FetchSessions
+from penstock.broker.router import Route, Router
+from penstock.broker.storage import Storage
+from penstock.broker.topic_creation import TopicCreation
+from penstock.host.clock import Clock
+from penstock.host.randomness import Randomness
+from penstock.host.tasks import Tasks
+from penstock.host.worker import WorkerPool
+from penstock.log.data_directory import DataDirectory
+from penstock.protocol.messages.alter_configs import ALTER_CONFIGS
+from penstock.protocol.messages.api_versions import API_VERSIONS
+from penstock.protocol.messages.create_partitions import CREATE_PARTITIONS
+from penstock.protocol.messages.create_topics import CREATE_TOPICS
+from penstock.protocol.messages.delete_records import DELETE_RECORDS
+from penstock.protocol.messages.delete_topics import DELETE_TOPICS
+from penstock.protocol.messages.describe_cluster import DESCRIBE_CLUSTER
+from penstock.protocol.messages.describe_configs import DESCRIBE_CONFIGS
+from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS
+from penstock.protocol.messages.describe_producers import DESCRIBE_PRODUCERS
+from penstock.protocol.messages.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
+from penstock.protocol.messages.fetch import FETCH
+from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR
+from penstock.protocol.messages.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
+from penstock.protocol.messages.init_producer_id import INIT_PRODUCER_ID
+from penstock.protocol.messages.list_config_resources import LIST_CONFIG_RESOURCES
+from penstock.protocol.messages.list_offsets import LIST_OFFSETS
+from penstock.protocol.messages.metadata import METADATA
+from penstock.protocol.messages.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
+from penstock.protocol.messages.produce import PRODUCE
+
+
+class Parts(NamedTuple):
+    """The parts of a running broker that handlers work with."""
+
+    cluster: Cluster
+    storage: Storage
+    directory: DataDirectory
+    pool: WorkerPool
+    tasks: Tasks
+    clock: Clock
+    randomness: Randomness
+    data_path: str
+    """Absolute, for people."""
+    reply_room: Callable[[], int]
+
+
+def add_routes(router: Router, parts: Parts) -> None:
+    for route in [*_data_routes(parts), *_metadata_routes(router, parts), *_config_routes(parts)]:
+        router.add(route)
+
+
+def _data_routes(parts: Parts) -> list[Route]:
+    storage, partitions = parts.storage, parts.storage.partitions
+    fetch_config = parts.cluster.config.fetch
+    reads = FetchReads(partitions, parts.pool, storage.damage)
+    sessions = FetchSessions(fetch_config.sessions_max, parts.clock, parts.randomness)
+    fetch = Fetch(reads, sessions, parts.tasks, fetch_config.fetch_bytes_max, parts.reply_room)
+    return [
+        # Kafka serves Produce from version 3 and says 0: old librdkafka takes a higher minimum to
+        # mean that the broker knows no compression.
+        Route(PRODUCE, Produce(partitions, parts.clock, storage.fail), oldest_advertised=0),
+        Route(FETCH, fetch),
+        Route(LIST_OFFSETS, ListOffsets(partitions, parts.pool)),
+        Route(OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(partitions)),
+        Route(DELETE_RECORDS, DeleteRecords(parts.cluster, partitions, storage.retention)),
+        Route(DESCRIBE_PRODUCERS, DescribeProducers(partitions)),
+        Route(
+            DESCRIBE_LOG_DIRS,
+            DescribeLogDirs(
+                parts.directory, partitions, parts.pool, parts.data_path, lambda: partitions.failure
+            ),
+        ),
+    ]
+
+
+def _metadata_routes(router: Router, parts: Parts) -> list[Route]:
+    cluster = parts.cluster
+    creation = TopicCreation(cluster, parts.clock, parts.randomness)
+    return [
+        Route(API_VERSIONS, ApiVersions(router.supported)),
+        Route(METADATA, Metadata(cluster, creation)),
+        Route(FIND_COORDINATOR, FindCoordinator(cluster)),
+        Route(CREATE_TOPICS, CreateTopics(cluster, creation)),
+        Route(DELETE_TOPICS, DeleteTopics(cluster)),
+        Route(CREATE_PARTITIONS, CreatePartitions(cluster)),
+        Route(INIT_PRODUCER_ID, InitProducerId(cluster)),
+        Route(DESCRIBE_CLUSTER, DescribeCluster(cluster)),
+        Route(DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitions(cluster)),
+    ]
+
+
+def _config_routes(parts: Parts) -> list[Route]:
+    cluster = parts.cluster
+    return [
+        Route(DESCRIBE_CONFIGS, DescribeConfigs(cluster)),
+        Route(ALTER_CONFIGS, AlterConfigs(cluster)),
+        Route(INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigs(cluster)),
+        Route(LIST_CONFIG_RESOURCES, ListConfigResources(cluster)),
+    ]

@@ -1,0 +1,126 @@
+"""Listens, keeps the list of connections, and ends those that stall."""
+
+import asyncio
+from collections import Counter
+from functools import partial
+from ssl import SSLContext
+
+from penstock.broker.connection import Connection, Shared
+from penstock.broker.context import RequestContext
+from penstock.config.broker import NetworkConfig
+from penstock.config.listeners import Listener
+from penstock.errors import ConfigError
+from penstock.limits import (
+    COMPLAINTS_PER_SECOND_MAX,
+    CONNECTION_BACKLOG_MAX,
+    CONNECTION_SWEEP_MS,
+    TLS_HANDSHAKE_MS_MAX,
+)
+from penstock.observability.logs import Log
+from penstock.security.access import ANONYMOUS, Authorizer
+
+UNKNOWN_PEER = "unknown"
+
+
+class Server:
+    def __init__(self, shared: Shared, network: NetworkConfig, authorizer: Authorizer, log: Log) -> None:
+        self._shared = shared
+        self._network = network
+        self._authorizer = authorizer
+        self._log = log
+        self._connections: set[Connection] = set()
+        self._per_address: Counter[str] = Counter()
+        self._servers: list[asyncio.Server] = []
+        self._complaints = 0
+        self._is_stopping = False
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    async def bind(self, listener: Listener, tls: SSLContext | None) -> Listener:
+        """Take the port, without accepting anybody yet. Returns the listener with its real port."""
+        loop = asyncio.get_running_loop()
+        factory = partial(self._connection, listener.name)
+        try:
+            server = await loop.create_server(
+                factory,
+                listener.host,
+                listener.port,
+                backlog=CONNECTION_BACKLOG_MAX,
+                ssl=tls,
+                ssl_handshake_timeout=TLS_HANDSHAKE_MS_MAX / 1000 if tls else None,
+                start_serving=False,
+            )
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ConfigError(
+                f"cannot listen on {listener.host}:{listener.port} for listener {listener.name}: {reason}"
+            ) from error
+        self._servers.append(server)
+        return listener.bound_to(server.sockets[0].getsockname()[1])
+
+    async def serve(self) -> None:
+        for server in self._servers:
+            await server.start_serving()
+
+    async def sweep(self) -> None:
+        """The task that ends what has stalled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(CONNECTION_SWEEP_MS / 1000)
+            if self._complaints > COMPLAINTS_PER_SECOND_MAX:
+                suppressed = self._complaints - COMPLAINTS_PER_SECOND_MAX
+                self._log.warning("connection.refused_more", count=suppressed)
+            self._complaints = 0
+            now = loop.time()
+            for connection in tuple(self._connections):
+                connection.check(now, self._network.connection_idle_ms_max)
+
+    def stop_listening(self) -> None:
+        self._is_stopping = True
+        for server in self._servers:
+            server.close()
+
+    async def stop(self) -> None:
+        """Close every connection, after what was answered has been sent."""
+        for connection in tuple(self._connections):
+            connection.close()
+        for server in self._servers:
+            await server.wait_closed()
+
+    def _connection(self, listener: str) -> Connection:
+        return Connection(self._shared, partial(self._context, listener), self._opened, self._closed)
+
+    def _context(self, listener: str, transport: asyncio.Transport) -> RequestContext:
+        peer = transport.get_extra_info("peername")
+        return RequestContext(ANONYMOUS, listener, peer[0] if peer else UNKNOWN_PEER, self._authorizer)
+
+    def _opened(self, connection: Connection) -> bool:
+        peer = connection.context.peer
+        self._connections.add(connection)
+        self._per_address[peer] += 1
+        if self._is_stopping:
+            return False
+        if len(self._connections) > self._network.connections_max:
+            self._complain(peer, f"more than max.connections={self._network.connections_max}")
+            return False
+        if self._per_address[peer] > self._network.connections_per_address_max:
+            self._complain(peer, "more than max.connections.per.ip from one address")
+            return False
+        connection.keep_alive()
+        return True
+
+    def _closed(self, connection: Connection, complaint: str | None) -> None:
+        self._connections.discard(connection)
+        peer = connection.context.peer
+        self._per_address[peer] -= 1
+        if self._per_address[peer] <= 0:
+            del self._per_address[peer]
+        if complaint is not None:
+            self._complain(peer, complaint)
+
+    def _complain(self, peer: str, reason: str) -> None:
+        self._complaints += 1
+        if self._complaints <= COMPLAINTS_PER_SECOND_MAX:
+            self._log.warning("connection.refused", peer=peer, reason=reason)

@@ -1,0 +1,150 @@
+"""Everything between a partition and the disk while the broker runs: opening, flushing, checkpoints,
+retention, and what happens when the disk fails.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.broker.checkpoints import Checkpoints
+from penstock.broker.flusher import Flusher
+from penstock.broker.retention import Retention
+from penstock.config.broker import BrokerConfig
+from penstock.config.topic import FlushPolicy
+from penstock.errors import StorageFailed
+from penstock.host.clock import Clock
+from penstock.host.worker import Worker
+from penstock.limits import STORAGE_TICK_MS
+from penstock.log.data_directory import DataDirectory
+from penstock.metadata.image import ClusterImage
+from penstock.observability.logs import Log
+from penstock.replication.manager import Partitions
+from penstock.replication.partition import Partition
+
+
+class Storage:
+    def __init__(
+        self,
+        directory: DataDirectory,
+        config: Callable[[], BrokerConfig],
+        workers: tuple[Worker, Worker],
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        flush_worker, self._worker = workers
+        self._directory = directory
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self.flusher = Flusher(directory.disk, flush_worker, self.fail)
+        self.checkpoints = Checkpoints(directory.disk, self._worker, self.flusher, log)
+        self.retention = Retention(directory.disk, self._worker, clock, log)
+        self.partitions = Partitions(directory, config(), self._written)
+        self._retention_at = 0.0
+        self._flush_due: dict[Partition, float] = {}
+
+    # Opening and closing
+
+    def open(self, image: ClusterImage) -> None:
+        """Recover every partition. Blocks: nothing is served yet."""
+        disk = self._directory.disk
+        for folder in self._directory.doomed_folders():
+            disk.remove_folder(folder)
+        for name in self.partitions.strays(image):
+            self._log.warning("partition.stray_removed", partition=name)
+            if (doomed := self._directory.doom(name, "stray")) is not None:
+                disk.remove_folder(doomed)
+        for partition, recovered in self.partitions.open_all(image):
+            if recovered is None:
+                self._log.error("partition.damaged", partition=partition.name, reason=partition.offline)
+            elif recovered.scanned_bytes or recovered.cut_bytes:
+                self._log.info(
+                    "partition.recovered",
+                    partition=partition.name,
+                    scanned_bytes=recovered.scanned_bytes,
+                    cut_bytes=recovered.cut_bytes,
+                    log_end_offset=partition.log.log_end_offset,
+                )
+
+    async def settle(self) -> None:
+        """What recovery found above a recovery point becomes durable before anybody sees it."""
+        await self.checkpoints.run([p for p in self.partitions if p.log.needs_checkpoint])
+
+    async def close(self) -> None:
+        """Make everything durable and let go of the files. Leaves the mark of a clean stop."""
+        if self.partitions.failure is None:
+            await self.checkpoints.run(list(self.partitions))
+        is_clean = self.partitions.failure is None
+        for partition in self.partitions:
+            is_clean = is_clean and partition.offline is None
+            partition.log.close()
+        if is_clean:
+            await self._worker.run(self._directory.leave_clean_mark)
+
+    # While running
+
+    def _written(self, partition: Partition) -> None:
+        """A batch was appended."""
+        self.checkpoints.touch(partition)
+        config = partition.config
+        if config.flush_policy is FlushPolicy.BEFORE_ACK:
+            self.flusher.request(partition)
+        elif config.flush_policy is FlushPolicy.INTERVAL:
+            log = partition.log
+            if log.log_end_offset - log.flushed_end_offset >= config.flush_messages:
+                self.flusher.request(partition)
+            else:
+                self._flush_due.setdefault(partition, self._clock.monotonic() + config.flush_ms / 1000)
+
+    async def run(self) -> None:
+        """The task that does what is due."""
+        self._retention_at = self._clock.monotonic()
+        while True:
+            await asyncio.sleep(STORAGE_TICK_MS / 1000)
+            now = self._clock.monotonic()
+            self.flusher.expire_waits(now)
+            if self.partitions.failure is not None:
+                continue
+            try:
+                self._flush_what_is_due(now)
+                await self.checkpoints.run_due(now)
+                await self._retain(now)
+            except StorageFailed as failure:
+                self.fail(failure)
+
+    def _flush_what_is_due(self, now: float) -> None:
+        due = [partition for partition, at in self._flush_due.items() if at <= now]
+        for partition in due:
+            del self._flush_due[partition]
+            self.flusher.request(partition)
+
+    async def _retain(self, now: float) -> None:
+        config = self._config().log
+        if (now - self._retention_at) * 1000 < config.retention_check_ms:
+            return
+        self._retention_at = now
+        oldest_producer = self._clock.wall_ms() - config.producer_expiry_ms
+        for partition in tuple(self.partitions):
+            partition.log.producers.expire(older_than_ms=oldest_producer)
+            await self.retention.enforce(partition)
+
+    def follow(self, before: ClusterImage, after: ClusterImage) -> None:
+        """The cluster's metadata changed."""
+        for folder in self.partitions.follow(before, after, self._config()):
+            self._worker.submit(lambda path=folder: self._directory.disk.remove_folder(path), self._removed)  # type: ignore[misc]
+
+    def _removed(self, _: None, error: BaseException | None) -> None:
+        if error is not None:
+            self._log.warning("partition.not_removed", reason=str(error))
+
+    # Failing
+
+    def fail(self, failure: StorageFailed) -> None:
+        """The disk broke a promise: nothing more is written to it, and nothing is retried."""
+        if self.partitions.failure is None:
+            self._log.error("storage.failed", reason=str(failure))
+            self.partitions.stop_writes(str(failure))
+
+    def damage(self, partition: Partition, damage: Exception) -> None:
+        """Bytes that were safe are not what was written: this partition cannot be used."""
+        self._log.error("partition.damaged", partition=partition.name, reason=str(damage))
+        partition.go_offline(str(damage))

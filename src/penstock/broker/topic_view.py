@@ -1,0 +1,149 @@
+"""How brokers and topics look to a client, and the topics of Metadata made ready.
+
+Strategy: clients ask for the same topics again and again, and a topic seldom changes. Its entry in
+the answer is made once and used until the image holds another `Topic` or other brokers.
+
+Rule 1: entries are shared between answers. Whoever wants one with a difference makes a copy.
+Rule 2: the entries of topics that are gone are dropped before they outnumber those that are there.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from penstock.broker.context import RequestContext
+from penstock.broker.topic_creation import INTERNAL_TOPICS
+from penstock.controller.topics import require_legal_name
+from penstock.errors import ApiError, ErrorCode
+from penstock.metadata.image import NO_NODE, Broker, ClusterImage, Endpoint, PartitionState, Topic
+from penstock.protocol.messages.metadata import (
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from penstock.security.access import TOPIC_OPERATIONS, Operation, Resource, ResourceType
+from penstock.types import NO_TOPIC_ID, TopicId
+
+Brokers = Mapping[int, Broker]
+
+IDS_FROM = 12
+"""The version of Metadata that takes ids in place of names."""
+
+
+def is_legal_name(name: str) -> bool:
+    try:
+        require_legal_name(name)
+    except ApiError:
+        return False
+    return True
+
+
+def may_describe(context: RequestContext, name: str) -> bool:
+    return context.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
+
+
+def reachable(image: ClusterImage, listener: str) -> list[tuple[Broker, Endpoint]]:
+    """The brokers, and where a client of this listener reaches each."""
+    return [
+        (broker, broker.endpoints[listener])
+        for broker in image.brokers.values()
+        if listener in broker.endpoints
+    ]
+
+
+def brokers_at(image: ClusterImage, listener: str) -> list[MetadataResponseBroker]:
+    return [
+        MetadataResponseBroker(broker.id, endpoint.host, endpoint.port, broker.rack)
+        for broker, endpoint in reachable(image, listener)
+    ]
+
+
+def leader_of(state: PartitionState, brokers: Brokers) -> tuple[ErrorCode, int]:
+    """Who leads, and whether that is to be complained about."""
+    if state.leader not in brokers:
+        return ErrorCode.LEADER_NOT_AVAILABLE, NO_NODE
+    return ErrorCode.NONE, state.leader
+
+
+def offline_replicas(state: PartitionState, brokers: Brokers) -> list[int]:
+    return [broker_id for broker_id in state.replicas if broker_id not in brokers]
+
+
+class MetadataTopics:
+    def __init__(self) -> None:
+        self._brokers: Brokers = {}
+        self._entries: dict[TopicId, tuple[Topic, MetadataResponseTopic]] = {}
+
+    def entries(self, topics: Iterable[Topic], image: ClusterImage) -> list[MetadataResponseTopic]:
+        """Entries for topics of this image, without authorised operations."""
+        if image.brokers is not self._brokers:
+            self._entries.clear()
+            self._brokers = image.brokers
+        answer = [self._entry(topic) for topic in topics]
+        if len(self._entries) > 2 * len(image.topics):
+            self._entries = {
+                topic_id: known for topic_id, known in self._entries.items() if topic_id in image.topics_by_id
+            }
+        return answer
+
+    def _entry(self, topic: Topic) -> MetadataResponseTopic:
+        known = self._entries.get(topic.id)
+        if known is not None and known[0] is topic:
+            return known[1]
+        entry = MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.id,
+            is_internal=topic.internal,
+            partitions=self._partitions(topic),
+        )
+        self._entries[topic.id] = topic, entry
+        return entry
+
+    def _partitions(self, topic: Topic) -> list[MetadataResponsePartition]:
+        # Most partitions of a topic have one of a few lists of replicas: keep each list once.
+        node_lists: dict[tuple[int, ...], list[int]] = {}
+        partitions = []
+        for state in topic.partitions:
+            error_code, leader = leader_of(state, self._brokers)
+            partitions.append(
+                MetadataResponsePartition(
+                    error_code=error_code,
+                    partition_index=state.index,
+                    leader_id=leader,
+                    leader_epoch=state.leader_epoch,
+                    replica_nodes=node_lists.setdefault(state.replicas, list(state.replicas)),
+                    isr_nodes=node_lists.setdefault(state.isr, list(state.isr)),
+                    offline_replicas=offline_replicas(state, self._brokers),
+                )
+            )
+        return partitions
+
+
+def problem_of_all(asked: Iterable[MetadataRequestTopic], version: int) -> ErrorCode | None:
+    """One entry without sense spoils the request, as it does in Kafka, and with the same codes."""
+    if version < IDS_FROM:
+        if any(topic.name is None or topic.topic_id != NO_TOPIC_ID for topic in asked):
+            return ErrorCode.INVALID_REQUEST
+    elif any(topic.name is None and topic.topic_id == NO_TOPIC_ID for topic in asked):
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return None
+
+
+def refused_whole(asked: Iterable[MetadataRequestTopic], code: ErrorCode) -> MetadataResponse:
+    return MetadataResponse(
+        topics=[MetadataResponseTopic(code, topic.name or "", topic.topic_id) for topic in asked]
+    )
+
+
+def absent_topic(name: str, code: ErrorCode) -> MetadataResponseTopic:
+    is_internal = name in INTERNAL_TOPICS and code != ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return MetadataResponseTopic(code, name, is_internal=is_internal)
+
+
+def with_operations(topic: MetadataResponseTopic, context: RequestContext) -> MetadataResponseTopic:
+    if topic.name is None or topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return topic
+    bits = context.operations_bits(TOPIC_OPERATIONS, Resource(ResourceType.TOPIC, topic.name))
+    return msgspec.structs.replace(topic, topic_authorized_operations=bits)

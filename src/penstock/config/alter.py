@@ -1,0 +1,155 @@
+"""Answers for AlterConfigs and IncrementalAlterConfigs: old overrides in, new overrides out.
+
+Strategy: nothing here changes anything. Each function takes what a resource has, what is asked, and
+the broker whose defaults stand behind it, and gives what the resource should have, in Kafka's text;
+or raises ApiError with Kafka's code and a sentence. Storing the result is the caller's business.
+
+Rule 1: keys that are not asked about stay as they are, also those this release does not know.
+Rule 2: what a request leaves behind must hold together (`checks`), not only each value alone.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from penstock.config.broker import BrokerConfig
+from penstock.config.broker_settings import BROKER_SETTINGS, find_setting
+from penstock.config.checks import broker_problems, topic_problems
+from penstock.config.layers import NOTHING, topic_value_of, value_of
+from penstock.config.setting import ConfigType, Setting, render, unknown_setting
+from penstock.config.topic_settings import IGNORED_TOPIC_SETTINGS, TOPIC_SETTINGS
+from penstock.errors import ApiError, ConfigError, ErrorCode
+from penstock.limits import CONFIG_VALUE_BYTES_MAX
+
+
+class AlterOp(IntEnum):
+    """Kafka's numbers."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Alteration(NamedTuple):
+    name: str
+    value: str | None
+    op: int = AlterOp.SET
+    """As it came from the wire: it may be a number that means nothing."""
+
+
+def alter_topic(
+    current: Mapping[str, str], alterations: Sequence[Alteration], broker: BrokerConfig
+) -> dict[str, str]:
+    """IncrementalAlterConfigs for a topic."""
+    _refuse_duplicates(alterations)
+    wanted = dict(current)
+    for alteration in alterations:
+        if alteration.name in IGNORED_TOPIC_SETTINGS:
+            wanted.pop(alteration.name, None)
+            continue
+        setting = TOPIC_SETTINGS.get(alteration.name)
+        if setting is None:
+            _refuse_unknown(alteration, wanted, TOPIC_SETTINGS)
+            continue
+        before = topic_value_of(setting.name, wanted, broker.given)
+        _apply(setting, alteration, before, wanted)
+    _refuse_problems(topic_problems(wanted, broker.given))
+    return wanted
+
+
+def replace_topic(entries: Iterable[tuple[str, str | None]], broker: BrokerConfig) -> dict[str, str]:
+    """AlterConfigs for a topic, and the settings of a new one: these and no others."""
+    return alter_topic({}, [Alteration(name, value) for name, value in entries], broker)
+
+
+def alter_broker(
+    current: Mapping[str, str],
+    alterations: Sequence[Alteration],
+    broker: BrokerConfig,
+    *,
+    cluster_wide: bool = False,
+) -> dict[str, str]:
+    """IncrementalAlterConfigs for this broker, or for all brokers."""
+    _refuse_duplicates(alterations)
+    wanted = dict(current)
+    # What holds for all brokers is judged without what this one was given for itself.
+    given = broker.given._replace(own=wanted)
+    if cluster_wide:
+        given = broker.given._replace(own=NOTHING, cluster=wanted)
+    for alteration in alterations:
+        setting = find_setting(alteration.name)
+        if setting is None:
+            _refuse_unknown(alteration, wanted, BROKER_SETTINGS)
+            continue
+        if not setting.reload:
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG,
+                f"{setting.name} is read-only at run time; it is set when the broker starts",
+            )
+        _apply(setting, alteration, value_of(setting.name, given), wanted)
+    _refuse_problems(broker_problems(given))
+    return wanted
+
+
+def replace_broker(
+    entries: Iterable[tuple[str, str | None]], broker: BrokerConfig, *, cluster_wide: bool = False
+) -> dict[str, str]:
+    """AlterConfigs for a broker: these run-time settings and no others."""
+    alterations = [Alteration(name, value) for name, value in entries]
+    return alter_broker({}, alterations, broker, cluster_wide=cluster_wide)
+
+
+def _apply(setting: Setting, alteration: Alteration, before: object, wanted: dict[str, str]) -> None:
+    """Change one key of `wanted`. `before` is the value it has now, its default included."""
+    name, text, op = alteration
+    if op == AlterOp.DELETE:
+        wanted.pop(name, None)
+        return
+    if op not in (AlterOp.SET, AlterOp.APPEND, AlterOp.SUBTRACT):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{name}: unknown operation {op}")
+    if text is None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{name}: a value is required")
+    if op == AlterOp.SET:
+        wanted[name] = _checked(setting, text)
+        return
+    if setting.type is not ConfigType.LIST:
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"{name} is not a list: it can only be set or deleted")
+    assert isinstance(before, tuple)
+    items = [item.strip() for item in text.split(",")]
+    if op == AlterOp.APPEND:
+        kept = [*before, *(item for item in items if item not in before)]
+    else:
+        kept = [item for item in before if item not in items]
+    wanted[name] = _checked(setting, ",".join(kept))
+
+
+def _checked(setting: Setting, text: str) -> str:
+    if len(text.encode()) > CONFIG_VALUE_BYTES_MAX:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG, f"{setting.name}: longer than {CONFIG_VALUE_BYTES_MAX} bytes"
+        )
+    try:
+        return render(setting.parse(text))
+    except ConfigError as problem:
+        raise ApiError(ErrorCode.INVALID_CONFIG, str(problem)) from None
+
+
+def _refuse_duplicates(alterations: Sequence[Alteration]) -> None:
+    seen: set[str] = set()
+    for name, _, _ in alterations:
+        if name in seen:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"{name} is given twice")
+        seen.add(name)
+
+
+def _refuse_unknown(alteration: Alteration, wanted: dict[str, str], known: Iterable[str]) -> None:
+    """A key left by a newer release can be removed; nothing else can be done with it."""
+    if alteration.op != AlterOp.DELETE or alteration.name not in wanted:
+        raise ApiError(ErrorCode.INVALID_CONFIG, unknown_setting(alteration.name, known))
+    del wanted[alteration.name]
+
+
+def _refuse_problems(problems: Sequence[str]) -> None:
+    if problems:
+        raise ApiError(ErrorCode.INVALID_CONFIG, "; ".join(problems))

@@ -1,0 +1,196 @@
+"""What the parts of a broker obey: the typed form of its settings.
+
+`BrokerConfig` holds what was given and, made from it, one small part for each part of the broker.
+Code is handed its part, never the whole. A change at run time makes a new `BrokerConfig`.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from penstock.config.broker_settings import LISTENER_PREFIX
+from penstock.config.layers import NOTHING, NOTHING_GIVEN, Given, value_of
+from penstock.config.listeners import (
+    Address,
+    Listener,
+    SecurityProtocol,
+    parse_http,
+    parse_listeners,
+)
+from penstock.config.topic import TopicConfig
+from penstock.errors import ConfigError
+from penstock.types import NodeId
+
+
+class ClientAuth(StrEnum):
+    NONE = "none"
+    REQUESTED = "requested"
+    REQUIRED = "required"
+
+
+class NodeConfig(NamedTuple):
+    node_id: NodeId
+    rack: str | None
+    data_dir: str
+
+
+class TopicCreationConfig(NamedTuple):
+    partitions_default: int
+    replication_factor_default: int
+    auto_create: bool
+    delete_enabled: bool
+
+
+class NetworkConfig(NamedTuple):
+    request_bytes_max: int
+    request_bytes_in_flight_max: int
+    connections_max: int
+    connections_per_address_max: int
+    connection_idle_ms_max: int
+    """-1 leaves idle connections open."""
+
+
+class FetchConfig(NamedTuple):
+    fetch_bytes_max: int
+    sessions_max: int
+
+
+class LogConfig(NamedTuple):
+    """What all logs of a broker share; what a topic can choose is in TopicConfig."""
+
+    retention_check_ms: int
+    producer_expiry_ms: int
+
+
+class TlsConfig(NamedTuple):
+    keystore_path: str
+    """PEM: the private key and the certificate chain."""
+    key_password: str | None
+    truststore_path: str | None
+    client_auth: ClientAuth
+    versions: tuple[str, ...]
+
+
+class BrokerConfig(NamedTuple):
+    given: Given
+    insecure: bool
+    node: NodeConfig
+    listeners: tuple[Listener, ...]
+    http: Address
+    tls: Mapping[str, TlsConfig]
+    """By listener name, for the listeners that use it."""
+    topic_creation: TopicCreationConfig
+    network: NetworkConfig
+    fetch: FetchConfig
+    log: LogConfig
+    topic_defaults: TopicConfig
+
+    @classmethod
+    def of(cls, given: Given = NOTHING_GIVEN, *, insecure: bool = False) -> "BrokerConfig":
+        """ConfigError if the listeners make no sense. `checks` says what else must hold."""
+        listeners, http = _addresses(given, insecure=insecure)
+        return cls(
+            given=given,
+            insecure=insecure,
+            node=_node(given),
+            listeners=listeners,
+            http=http,
+            tls=_tls(listeners, given),
+            topic_creation=_topic_creation(given),
+            network=_network(given),
+            fetch=_fetch(given),
+            log=_log(given),
+            topic_defaults=TopicConfig.defaults(given),
+        )
+
+    def with_dynamic(
+        self, *, own: Mapping[str, str] = NOTHING, cluster: Mapping[str, str] = NOTHING
+    ) -> "BrokerConfig":
+        """The same broker with other settings changed at run time, for itself and for all brokers."""
+        given = Given(self.given.static, MappingProxyType(dict(cluster)), MappingProxyType(dict(own)))
+        return BrokerConfig.of(given, insecure=self.insecure)
+
+
+def _addresses(given: Given, *, insecure: bool) -> tuple[tuple[Listener, ...], Address]:
+    """Both are looked at before either is complained about."""
+    problems: list[str] = []
+    listeners: tuple[Listener, ...] = ()
+    http = Address("", 0)
+    try:
+        listeners = parse_listeners(
+            value_of("listeners", given),
+            value_of("advertised.listeners", given) or (),
+            value_of("listener.security.protocol.map", given),
+            insecure=insecure,
+        )
+    except ConfigError as problem:
+        problems.append(str(problem))
+    try:
+        http = parse_http(value_of("http.listener", given), insecure=insecure)
+    except ConfigError as problem:
+        problems.append(str(problem))
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return listeners, http
+
+
+def _node(given: Given) -> NodeConfig:
+    return NodeConfig(
+        node_id=NodeId(value_of("node.id", given)),
+        rack=value_of("broker.rack", given) or None,
+        data_dir=value_of("log.dirs", given)[0],
+    )
+
+
+def _topic_creation(given: Given) -> TopicCreationConfig:
+    return TopicCreationConfig(
+        partitions_default=value_of("num.partitions", given),
+        replication_factor_default=value_of("default.replication.factor", given),
+        auto_create=value_of("auto.create.topics.enable", given),
+        delete_enabled=value_of("delete.topic.enable", given),
+    )
+
+
+def _network(given: Given) -> NetworkConfig:
+    return NetworkConfig(
+        request_bytes_max=value_of("socket.request.max.bytes", given),
+        request_bytes_in_flight_max=value_of("queued.max.request.bytes", given),
+        connections_max=value_of("max.connections", given),
+        connections_per_address_max=value_of("max.connections.per.ip", given),
+        connection_idle_ms_max=value_of("connections.max.idle.ms", given),
+    )
+
+
+def _fetch(given: Given) -> FetchConfig:
+    return FetchConfig(
+        fetch_bytes_max=value_of("fetch.max.bytes", given),
+        sessions_max=value_of("max.incremental.fetch.session.cache.slots", given),
+    )
+
+
+def _log(given: Given) -> LogConfig:
+    return LogConfig(
+        retention_check_ms=value_of("log.retention.check.interval.ms", given),
+        producer_expiry_ms=value_of("producer.id.expiration.ms", given),
+    )
+
+
+def _tls(listeners: tuple[Listener, ...], given: Given) -> Mapping[str, TlsConfig]:
+    return MappingProxyType(
+        {
+            listener.name: _tls_of(f"{LISTENER_PREFIX}{listener.name.lower()}.", given)
+            for listener in listeners
+            if listener.protocol is SecurityProtocol.SSL
+        }
+    )
+
+
+def _tls_of(prefix: str, given: Given) -> TlsConfig:
+    return TlsConfig(
+        keystore_path=value_of(f"{prefix}ssl.keystore.location", given) or "",
+        key_password=value_of(f"{prefix}ssl.key.password", given),
+        truststore_path=value_of(f"{prefix}ssl.truststore.location", given) or None,
+        client_auth=ClientAuth(value_of(f"{prefix}ssl.client.auth", given)),
+        versions=value_of(f"{prefix}ssl.enabled.protocols", given),
+    )

@@ -1,0 +1,300 @@
+"""The settings of a broker, as Kafka names them, and the few that are ours.
+
+Most of them are what topics follow while they have no value of their own. Those are made from the
+topics' declarations, so that a default or a bound is written down once. They can be changed while
+the broker runs; of the rest only those whose reader asks again each time.
+"""
+
+from penstock.config.setting import ConfigType, Rule, Setting, by_name
+from penstock.config.topic_settings import TOPIC_SETTINGS
+from penstock.limits import (
+    CONNECTION_IDLE_MS_MAX,
+    CONNECTIONS_MAX,
+    FETCH_BYTES_MAX,
+    FETCH_SESSIONS_MAX,
+    INT_MAX,
+    LONG_MAX,
+    PARTITIONS_PER_TOPIC_MAX,
+    PRODUCER_EXPIRY_MS,
+    REPLICATION_FACTOR_MAX,
+    REQUEST_BYTES_IN_FLIGHT_MAX,
+    REQUEST_BYTES_MAX,
+    RETENTION_CHECK_MS,
+)
+
+BOOLEAN, STRING, INT, LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
+LIST, PASSWORD = ConfigType.LIST, ConfigType.PASSWORD
+
+# What monitoring tools take for the version of Kafka they talk to.
+PROTOCOL_VERSION = "4.2"
+
+LISTENER_PREFIX = "listener.name."
+"""`listener.name.<name>.ssl.keystore.location` is ssl.keystore.location for one listener."""
+
+_NODE = (
+    Setting(
+        "node.id",
+        INT,
+        1,
+        "The number of this broker, unique in its cluster.",
+        minimum=0,
+        synonyms=("broker.id",),
+    ),
+    Setting("broker.id", INT, 1, "Another name of node.id.", minimum=0, synonyms=("node.id",)),
+    Setting("broker.rack", STRING, None, "Where this broker stands; replicas are spread over racks."),
+    Setting(
+        "log.dirs",
+        LIST,
+        ("./penstock-data",),
+        "The data directory: logs and metadata.",
+        rule=Rule(lambda paths: len(paths) == 1, "one directory (several are not supported yet)"),
+        synonyms=("log.dir",),
+    ),
+    Setting(
+        "log.dir",
+        STRING,
+        "./penstock-data",
+        "Another name of log.dirs.",
+        rule=Rule(bool, "a directory"),
+        synonyms=("log.dirs",),
+    ),
+    Setting(
+        "metadata.store",
+        STRING,
+        "embedded",
+        "Where topics and settings are kept: 'embedded' is a file in the data directory.",
+        rule=Rule(
+            lambda store: store == "embedded",
+            "'embedded': a broker keeps its own metadata, and clusters over etcd are not supported yet",
+        ),
+    ),
+    Setting(
+        "inter.broker.protocol.version",
+        STRING,
+        PROTOCOL_VERSION,
+        "The version of Kafka that tools should take this broker for.",
+        allowed=(PROTOCOL_VERSION,),
+    ),
+)
+
+_LISTENERS = (
+    Setting(
+        "listeners",
+        LIST,
+        ("PLAINTEXT://127.0.0.1:9092",),
+        "Where clients connect: NAME://host:port, separated by commas; port 0 takes any free port.",
+        rule=Rule(bool, "a list of NAME://host:port"),
+    ),
+    Setting(
+        "advertised.listeners",
+        LIST,
+        None,
+        "What clients are told to connect to, by listener name, where it differs from listeners.",
+    ),
+    Setting(
+        "listener.security.protocol.map",
+        LIST,
+        (
+            "PLAINTEXT:PLAINTEXT",
+            "SSL:SSL",
+            "TLS:SSL",
+            "SASL_PLAINTEXT:SASL_PLAINTEXT",
+            "SASL_SSL:SASL_SSL",
+        ),
+        "The protocol of each listener name: PLAINTEXT or SSL.",
+    ),
+    Setting("http.listener", STRING, "127.0.0.1:8080", "Where health, metrics and status are served."),
+)
+
+# Each may also be set for one listener, as listener.name.<name>.<setting>.
+_TLS = (
+    Setting(
+        "ssl.keystore.type", STRING, "PEM", "The form of the key and certificate file.", allowed=("PEM",)
+    ),
+    Setting(
+        "ssl.keystore.location",
+        STRING,
+        None,
+        "A PEM file with the broker's private key and its certificate chain.",
+    ),
+    Setting("ssl.key.password", PASSWORD, None, "The password of the private key, if it has one."),
+    Setting(
+        "ssl.truststore.type", STRING, "PEM", "The form of the trusted certificates' file.", allowed=("PEM",)
+    ),
+    Setting(
+        "ssl.truststore.location",
+        STRING,
+        None,
+        "A PEM file with the certificates that clients' certificates must lead to.",
+    ),
+    Setting(
+        "ssl.client.auth",
+        STRING,
+        "none",
+        "Whether a client must show a certificate.",
+        allowed=("required", "requested", "none"),
+    ),
+    Setting(
+        "ssl.enabled.protocols",
+        LIST,
+        ("TLSv1.2", "TLSv1.3"),
+        "The versions of TLS that are accepted.",
+        rule=Rule(
+            lambda versions: bool(versions) and set(versions) <= {"TLSv1.2", "TLSv1.3"},
+            "a list of TLSv1.2, TLSv1.3",
+        ),
+    ),
+)
+
+_TOPICS = (
+    Setting(
+        "num.partitions",
+        INT,
+        1,
+        "The partitions of a topic that is created without saying how many.",
+        minimum=1,
+        maximum=PARTITIONS_PER_TOPIC_MAX,
+    ),
+    Setting(
+        "default.replication.factor",
+        INT,
+        1,
+        "The replicas of a topic that is created without saying how many.",
+        minimum=1,
+        maximum=REPLICATION_FACTOR_MAX,
+    ),
+    Setting(
+        "auto.create.topics.enable",
+        BOOLEAN,
+        True,
+        "Whether asking for a topic that does not exist may create it.",
+    ),
+    Setting("delete.topic.enable", BOOLEAN, True, "Whether topics can be deleted."),
+)
+
+_NETWORK = (
+    Setting(
+        "socket.request.max.bytes",
+        INT,
+        REQUEST_BYTES_MAX,
+        "The largest request; a client that announces more is disconnected.",
+        minimum=1024,
+    ),
+    Setting(
+        "queued.max.request.bytes",
+        LONG,
+        REQUEST_BYTES_IN_FLIGHT_MAX,
+        "The bytes of all requests being received or answered; beyond it reading pauses.",
+        minimum=1024,
+    ),
+    Setting(
+        "max.connections",
+        INT,
+        CONNECTIONS_MAX,
+        "The connections of all listeners together; more are closed at once.",
+        minimum=1,
+        reload=True,
+    ),
+    Setting(
+        "max.connections.per.ip",
+        INT,
+        INT_MAX,
+        "The connections from one address; more are closed at once.",
+        minimum=1,
+        reload=True,
+    ),
+    Setting(
+        "connections.max.idle.ms",
+        LONG,
+        CONNECTION_IDLE_MS_MAX,
+        "A connection without a request for so long is closed; -1 leaves it open.",
+        minimum=-1,
+    ),
+    Setting(
+        "fetch.max.bytes",
+        INT,
+        FETCH_BYTES_MAX,
+        "The largest fetch reply, whatever the client asked for.",
+        minimum=1024,
+        maximum=FETCH_BYTES_MAX,
+    ),
+    Setting(
+        "max.incremental.fetch.session.cache.slots",
+        INT,
+        FETCH_SESSIONS_MAX,
+        "The fetch sessions kept; beyond it the longest unused makes room.",
+        minimum=0,
+    ),
+)
+
+_LOG = (
+    Setting(
+        "log.retention.check.interval.ms",
+        LONG,
+        RETENTION_CHECK_MS,
+        "How often it is checked whether segments can be removed.",
+        minimum=1,
+    ),
+    Setting(
+        "producer.id.expiration.ms",
+        INT,
+        PRODUCER_EXPIRY_MS,
+        "How long a partition remembers a producer that wrote nothing.",
+        minimum=1,
+        reload=True,
+    ),
+    Setting("log.retention.minutes", INT, None, "log.retention.ms in minutes; -1 is for ever.", minimum=-1),
+    Setting("log.retention.hours", INT, 168, "log.retention.ms in hours; -1 is for ever.", minimum=-1),
+    Setting("log.roll.hours", INT, 168, "log.roll.ms in hours.", minimum=1),
+    Setting("log.roll.jitter.hours", INT, 0, "log.roll.jitter.ms in hours.", minimum=0),
+    Setting(
+        "log.flush.scheduler.interval.ms",
+        LONG,
+        LONG_MAX,
+        "The value of log.flush.interval.ms while that is not set.",
+        minimum=0,
+    ),
+)
+
+
+def _topic_default(topic: Setting) -> Setting:
+    """The broker's setting that topics follow. Where others follow it, it has no default itself."""
+    name, *further = topic.synonyms
+    return topic._replace(
+        name=name,
+        default=None if further else topic.default,
+        doc=f"The value of {topic.name} for topics that do not set it.",
+        synonyms=(),
+        reload=True,
+    )
+
+
+_TOPIC_DEFAULTS = tuple(_topic_default(topic) for topic in TOPIC_SETTINGS.values() if topic.synonyms)
+
+SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
+    ("Node and data", _NODE),
+    ("Listeners", _LISTENERS),
+    ("TLS", _TLS),
+    ("Topics", _TOPICS),
+    ("Network and fetching", _NETWORK),
+    ("Log", _LOG),
+    ("Defaults of topics", _TOPIC_DEFAULTS),
+)
+
+BROKER_SETTINGS = by_name(setting for _, section in SECTIONS for setting in section)
+
+
+def find_setting(name: str) -> Setting | None:
+    """The declaration of a key, which may be one listener's own."""
+    if not name.startswith(LISTENER_PREFIX):
+        return BROKER_SETTINGS.get(name)
+    _, _, base = name.removeprefix(LISTENER_PREFIX).partition(".")
+    setting = BROKER_SETTINGS.get(base) if base.startswith("ssl.") else None
+    return None if setting is None else setting._replace(name=name, synonyms=(base,))
+
+
+def listener_of(name: str) -> str | None:
+    """The listener a key is meant for, or None if it is meant for all."""
+    if not name.startswith(LISTENER_PREFIX):
+        return None
+    return name.removeprefix(LISTENER_PREFIX).partition(".")[0]

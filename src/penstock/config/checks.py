@@ -1,0 +1,85 @@
+"""What settings must hold between them.
+
+A setting's own bounds stand in its declaration; here stands what only two settings together can
+break. Each check gives a sentence or nothing, so that all of them can be reported at once.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from penstock.config.broker import BrokerConfig, ClientAuth
+from penstock.config.broker_settings import LISTENER_PREFIX, listener_of
+from penstock.config.layers import NOTHING, Given, topic_value_of, value_of
+from penstock.limits import LONG_MAX
+
+# Pairs of which the first may not exceed the second, and why.
+_AT_MOST = (
+    ("message.max.bytes", "socket.request.max.bytes", "a batch has to fit a request"),
+    ("message.max.bytes", "log.segment.bytes", "a batch has to fit a segment"),
+    ("socket.request.max.bytes", "queued.max.request.bytes", "a request has to fit what all requests share"),
+    ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms", "records are cleaned between"),
+)
+# Two names of one thing.
+_SAME = (("node.id", "broker.id"), ("log.dirs", "log.dir"))
+
+
+def broker_problems(given: Given, refused: Collection[str] = ()) -> list[str]:
+    """What is wrong between a broker's settings, leaving out those that were refused already."""
+    problems = [
+        f"{small} = {value_of(small, given)}: must be at most {large} = {value_of(large, given)}: {reason}"
+        for small, large, reason in _AT_MOST
+        if small not in refused and large not in refused and value_of(small, given) > value_of(large, given)
+    ]
+    problems += [
+        f"{one} = {given.static[one]}: {other} = {given.static[other]} is another name for it; set only one"
+        for one, other in _SAME
+        if given.static.keys() >= {one, other} and given.static[one] != given.static[other]
+    ]
+    if not any(name.startswith("log.flush.") for name in refused):
+        problems += _flush_problem("log.", lambda name: topic_value_of(name, NOTHING, given))
+    return problems
+
+
+def topic_problems(overrides: Mapping[str, str], given: Given) -> list[str]:
+    """What is wrong between a topic's settings, its broker's counted where it has none."""
+
+    def value(name: str) -> Any:
+        return topic_value_of(name, overrides, given)
+
+    problems = list(_flush_problem("", value))
+    shortest, longest = value("min.compaction.lag.ms"), value("max.compaction.lag.ms")
+    if shortest > longest:
+        problems.append(
+            f"min.compaction.lag.ms = {shortest}: must be at most max.compaction.lag.ms = {longest}"
+        )
+    return problems
+
+
+def listener_problems(config: BrokerConfig) -> list[str]:
+    """What is wrong between listeners and the settings of TLS."""
+    return [*_missing_files(config), *_strangers(config)]
+
+
+def _flush_problem(prefix: str, value: Callable[[str], Any]) -> Iterator[str]:
+    if value("flush.policy") == "interval" and value("flush.ms") == value("flush.messages") == LONG_MAX:
+        interval = "log.flush.interval" if prefix else "flush"
+        yield f"{prefix}flush.policy = interval: needs {interval}.ms or {interval}.messages"
+
+
+def _missing_files(config: BrokerConfig) -> Iterator[str]:
+    for name, tls in config.tls.items():
+        if not tls.keystore_path:
+            yield (
+                f"listeners: {name} uses TLS and needs ssl.keystore.location,"
+                " a PEM file with the private key and the certificate chain"
+            )
+        if tls.client_auth is not ClientAuth.NONE and not tls.truststore_path:
+            yield f"ssl.client.auth = {tls.client_auth}: {name} needs ssl.truststore.location to check with"
+
+
+def _strangers(config: BrokerConfig) -> Iterator[str]:
+    names = {listener.name.lower() for listener in config.listeners}
+    for key in config.given.static:
+        name = listener_of(key)
+        if name is not None and name not in names:
+            yield f"{key}: no listener is called {name!r} (names are in lower case after {LISTENER_PREFIX})"

@@ -1,0 +1,56 @@
+"""Where a default is not Kafka's, and why. This table is all of them; a test proves it.
+
+`KAFKA_HAS_NOT` are settings Kafka does not know, so no default of its own can be departed from.
+"""
+
+from typing import NamedTuple
+
+
+class Departure(NamedTuple):
+    kafka: str
+    reason: str
+
+
+_ACKNOWLEDGED = (
+    "An acknowledged record is on disk. Kafka acknowledges what replicas hold in memory,"
+    " which a loss of power can undo."
+)
+_LOCAL = "A broker just started is for this machine; opening it to others is a decision."
+_FOLDER = "Records should not vanish when temporary files are cleared."
+_FIRST = "The first broker needs no configuration to start."
+_PEM = "Certificates come as PEM files from every tool; no Java is needed to make them."
+
+DEPARTURES = {
+    "flush.policy": Departure("as os", _ACKNOWLEDGED),
+    "log.flush.policy": Departure("as os", _ACKNOWLEDGED),
+    "listeners": Departure("PLAINTEXT://:9092", _LOCAL),
+    "listener.security.protocol.map": Departure(
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "TLS is what most people call it.",
+    ),
+    "log.dirs": Departure("a folder for temporary files", _FOLDER),
+    "log.dir": Departure("a folder for temporary files", _FOLDER),
+    "node.id": Departure("none: must be set", _FIRST),
+    "broker.id": Departure("none: must be set", _FIRST),
+    "ssl.keystore.type": Departure("JKS", _PEM),
+    "ssl.truststore.type": Departure("JKS", _PEM),
+    "queued.max.request.bytes": Departure(
+        "-1", "Without a limit, clients decide how much memory the broker needs."
+    ),
+    "max.connections": Departure(
+        "2147483647", "Each connection costs memory and a file descriptor, of which there are fewer."
+    ),
+}
+
+KAFKA_HAS_NOT = frozenset(
+    {
+        "flush.policy",
+        "log.flush.policy",
+        "retention.topic.bytes",
+        "log.retention.topic.bytes",
+        "metadata.store",
+        "http.listener",
+        # Kafka 4 removed it; tools still read it to learn the version.
+        "inter.broker.protocol.version",
+    }
+)

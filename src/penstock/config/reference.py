@@ -1,0 +1,138 @@
+"""The page docs/configuration.md, from the declarations.
+
+Write it again after a declaration changed (a test fails until it is):
+
+    python -m penstock.config.reference > docs/configuration.md
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from penstock.config.broker_settings import BROKER_SETTINGS, SECTIONS
+from penstock.config.departures import DEPARTURES, KAFKA_HAS_NOT
+from penstock.config.setting import ConfigType, Setting
+from penstock.config.topic_settings import IGNORED_TOPIC_SETTINGS, TOPIC_SETTINGS
+
+_INTRODUCTION = """\
+# Configuration
+
+Settings have Kafka's names and, unless [listed below](#where-defaults-differ-from-kafkas), Kafka's defaults.
+
+<!-- Generated: python -m penstock.config.reference > docs/configuration.md -->
+
+## Where settings come from
+
+Flags win over `--set key=value`, which wins over the file given with `--config`, which wins over defaults.
+The file is TOML with each key in quotes:
+
+```toml
+"listeners" = ["PLAINTEXT://127.0.0.1:9092", "TLS://0.0.0.0:9093"]
+"advertised.listeners" = ["TLS://broker.example:9093"]
+"ssl.keystore.location" = "broker.pem"
+"log.retention.hours" = 24
+"auto.create.topics.enable" = false
+```
+
+A key that does not exist, a value that is not allowed and settings that contradict each other stop the
+broker before it starts, all reported together.
+
+| Flag of `serve` | Setting |
+|---|---|
+| `--data-dir PATH` | `log.dirs` |
+| `--kafka HOST:PORT` | `listeners`, with one PLAINTEXT listener |
+| `--advertised HOST[:PORT]` | `advertised.listeners`, for the one listener there is |
+| `--http HOST:PORT` | `http.listener` |
+| `--node-id NUMBER` | `node.id` |
+| `--rack NAME` | `broker.rack` |
+| `--metadata STORE` | `metadata.store` |
+| `--insecure` | none: allows listeners without TLS beyond this machine |
+
+Settings marked *run time* can be changed while the broker runs, with any Kafka tool that alters the
+configuration of brokers; the others are read when it starts.
+
+## Where defaults differ from Kafka's
+"""
+
+_TOPIC_INTRODUCTION = """\
+## Topic settings
+
+Set when a topic is created or later with any Kafka tool, and in force at once. A topic without a value of its
+own follows the broker setting named beside it; of several, the first that is set counts.
+
+A batch has to fit a segment as well, so the largest batch is the smaller of `max.message.bytes` and
+`segment.bytes`.
+"""
+
+_TLS_NOTE = """\
+Each of these can be set for one listener, with the listener's name in lower case:
+`listener.name.tls.ssl.client.auth`.
+"""
+
+
+def render() -> str:
+    return "\n".join(chain(_departures(), _topics(), _brokers()))
+
+
+def _departures() -> Iterator[str]:
+    yield _INTRODUCTION
+    yield "| Setting | Kafka | Penstock | Why |"
+    yield "|---|---|---|---|"
+    declared = {**BROKER_SETTINGS, **TOPIC_SETTINGS}
+    for name, departure in DEPARTURES.items():
+        yield f"| `{name}` | {departure.kafka} | {_default(declared[name])} | {departure.reason} |"
+    yield ""
+
+
+def _topics() -> Iterator[str]:
+    yield _TOPIC_INTRODUCTION
+    yield from _table(TOPIC_SETTINGS.values())
+    ignored = ", ".join(f"`{name}`" for name in sorted(IGNORED_TOPIC_SETTINGS))
+    yield f"Accepted and ignored, because older tools send them: {ignored}.\n"
+
+
+def _brokers() -> Iterator[str]:
+    yield "## Broker settings\n"
+    for title, settings in SECTIONS:
+        yield f"### {title}\n"
+        if title == "TLS":
+            yield _TLS_NOTE
+        yield from _table(settings)
+
+
+def _table(settings: Iterable[Setting]) -> Iterator[str]:
+    yield "| Setting | Type | Default | Allowed | Meaning |"
+    yield "|---|---|---|---|---|"
+    for setting in settings:
+        kind = setting.type.name.lower() + (", *run time*" if setting.reload else "")
+        cells = (f"`{setting.name}`", kind, _default(setting), _allowed(setting), _meaning(setting))
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _default(setting: Setting) -> str:
+    text = setting.default_text
+    if text is None:
+        return "not set"
+    return f"`{text}`".replace(",", ", ") if text else "empty"
+
+
+def _allowed(setting: Setting) -> str:
+    plain = setting.rule is None and not setting.allowed and setting.minimum is None
+    if plain and setting.type in (ConfigType.STRING, ConfigType.PASSWORD):
+        return "any text"
+    return setting.allows_text
+
+
+def _meaning(setting: Setting) -> str:
+    parts = [setting.doc]
+    if setting.synonyms:
+        parts.append("Follows " + ", ".join(f"`{name}`" for name in setting.synonyms) + ".")
+    if setting.name in KAFKA_HAS_NOT:
+        parts.append("Not a setting of Kafka.")
+    if setting.effect:
+        parts.append(f"**Effect {setting.effect}.**")
+    return " ".join(parts)
+
+
+if __name__ == "__main__":
+    print(render(), end="")

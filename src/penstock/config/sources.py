@@ -1,0 +1,158 @@
+"""Where a broker's settings come from: flags over --set over the file over defaults.
+
+Every source becomes (key, text, origin) triples, lowest first; each is parsed on its own and a
+later one replaces an earlier. Then the settings are checked against each other.
+
+Rule 1: a key nobody declared is refused, with the nearest one that was.
+Rule 2: a refusal says which source it came from.
+Rule 3: all problems are reported together: one start is enough to learn of them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from penstock.config.broker import BrokerConfig
+from penstock.config.broker_settings import BROKER_SETTINGS, find_setting
+from penstock.config.checks import broker_problems, listener_problems
+from penstock.config.layers import Given, value_of
+from penstock.config.listeners import advertise, parse_address
+from penstock.config.setting import render, unknown_setting
+from penstock.errors import ConfigError
+
+FILE = "the config file"
+
+_FLAGS = {
+    "data_dir": "log.dirs",
+    "http": "http.listener",
+    "node_id": "node.id",
+    "rack": "broker.rack",
+    "metadata": "metadata.store",
+}
+_LISTENER_KEYS = {"listeners", "advertised.listeners", "listener.security.protocol.map", "http.listener"}
+
+Flag = str | int | bool | None
+
+
+class _Entry(NamedTuple):
+    key: str
+    text: str
+    origin: str
+
+
+def load(
+    flags: Mapping[str, Flag] = MappingProxyType({}),
+    sets: Sequence[str] = (),
+    file: bytes | None = None,
+) -> BrokerConfig:
+    """A broker's settings, or ConfigError with one line for each problem.
+
+    `flags` are those of `serve`, by parameter name (data_dir, kafka, http, advertised, node_id, rack,
+    metadata, insecure); None is a flag that was not given. `sets` are "key=value". `file` is TOML.
+    """
+    assert flags.keys() <= {*_FLAGS, "kafka", "advertised", "insecure"}, "a flag nobody declared"
+    problems: list[str] = []
+    entries = [*_from_file(file, problems), *_from_sets(sets, problems), *_from_flags(flags, problems)]
+    static, refused = _parse(entries, problems)
+    _apply_advertised(flags.get("advertised"), static, refused, problems)
+    given = Given(MappingProxyType(static))
+    problems += broker_problems(given, refused)
+    try:
+        config = BrokerConfig.of(given, insecure=flags.get("insecure") is True)
+    except ConfigError as problem:
+        # With one of them refused already, the rest cannot be judged.
+        problems += [] if refused & _LISTENER_KEYS else [str(problem)]
+        raise ConfigError("\n".join(problems)) from None
+    if not any(key in _LISTENER_KEYS or "ssl." in key for key in refused):
+        problems += listener_problems(config)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return config
+
+
+def _parse(entries: Sequence[_Entry], problems: list[str]) -> tuple[dict[str, str], set[str]]:
+    static: dict[str, str] = {}
+    refused: set[str] = set()
+    for key, text, origin in entries:
+        setting = find_setting(key)
+        if setting is None:
+            problems.append(f"{unknown_setting(key, BROKER_SETTINGS)} (from {origin})")
+            refused.add(key)
+            continue
+        try:
+            static[key] = render(setting.parse(text))
+        except ConfigError as problem:
+            problems.append(f"{problem} (from {origin})")
+            refused.add(key)
+    return static, refused
+
+
+def _from_flags(flags: Mapping[str, Flag], problems: list[str]) -> Iterator[_Entry]:
+    for flag, key in _FLAGS.items():
+        given = flags.get(flag)
+        if given is not None:
+            yield _Entry(key, str(given), "--" + flag.replace("_", "-"))
+    kafka = flags.get("kafka")
+    if kafka is None:
+        return
+    if parse_address(str(kafka)) is None:
+        problems.append(f"--kafka {kafka}: must be host:port")
+    else:
+        yield _Entry("listeners", f"PLAINTEXT://{kafka}", "--kafka")
+
+
+def _apply_advertised(flag: Flag, static: dict[str, str], refused: set[str], problems: list[str]) -> None:
+    """`--advertised` names no listener, so it can only be read once the listeners are known."""
+    if flag is None:
+        return
+    try:
+        listeners = value_of("listeners", Given(static))
+        static["advertised.listeners"] = advertise(str(flag), listeners)
+    except ConfigError as problem:
+        problems.append(str(problem))
+        refused.add("advertised.listeners")
+
+
+def _from_sets(sets: Sequence[str], problems: list[str]) -> Iterator[_Entry]:
+    for item in sets:
+        key, separator, text = item.partition("=")
+        if separator:
+            yield _Entry(key.strip(), text, "--set")
+        else:
+            problems.append(f"--set {item}: must be key=value")
+
+
+def _from_file(file: bytes | None, problems: list[str]) -> Iterator[_Entry]:
+    if file is None:
+        return
+    # Most brokers start without a file and need no reader for one.
+    import tomllib
+
+    try:
+        content = tomllib.loads(file.decode())
+    except ValueError as problem:  # not UTF-8, not TOML, or a number beyond reason
+        problems.append(f"{FILE} is not TOML: {problem}")
+        return
+    for key, value in content.items():
+        if isinstance(value, dict):
+            problems.append(
+                f'{_first_leaf(key, value)}: put the whole key in quotes ("a.b" = 1) (from {FILE})'
+            )
+        elif (text := _text_of(value)) is None:
+            problems.append(f"{key}: must be a text, a number, true, false or a list of texts (from {FILE})")
+        else:
+            yield _Entry(key, text, FILE)
+
+
+def _text_of(value: Any) -> str | None:
+    if isinstance(value, list):
+        return ",".join(value) if all(isinstance(item, str) for item in value) else None
+    return render(value) if isinstance(value, bool | int | float | str) else None
+
+
+def _first_leaf(key: str, value: Any) -> str:
+    """What log.retention.ms without quotes was meant to be."""
+    while isinstance(value, dict) and value:
+        part, value = next(iter(value.items()))
+        key = f"{key}.{part}"
+    return key

@@ -1,0 +1,133 @@
+"""What one topic's log obeys: the typed form of a topic's settings.
+
+The broker keeps one `TopicConfig` with its defaults; a topic's own settings replace fields of it.
+Settings that nothing acts on have no field here.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.config.layers import NOTHING, Given, topic_value_of
+from penstock.config.setting import Value
+from penstock.config.topic_settings import TOPIC_SETTINGS
+
+if TYPE_CHECKING:
+    from penstock.config.broker import BrokerConfig
+
+
+class FlushPolicy(StrEnum):
+    """When records reach the disk."""
+
+    BEFORE_ACK = "before_ack"
+    INTERVAL = "interval"
+    OS = "os"
+
+
+class CleanupPolicy(StrEnum):
+    DELETE = "delete"
+    COMPACT = "compact"
+
+
+class TimestampType(StrEnum):
+    CREATE_TIME = "CreateTime"
+    LOG_APPEND_TIME = "LogAppendTime"
+
+
+class CompressionType(StrEnum):
+    """`PRODUCER` stores batches as they came."""
+
+    PRODUCER = "producer"
+    UNCOMPRESSED = "uncompressed"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class TopicConfig(NamedTuple):
+    retention_ms: int
+    """-1 keeps records for ever."""
+    retention_bytes: int
+    """Of one partition; -1 sets no limit."""
+    retention_topic_bytes: int
+    """Of all partitions together; -1 sets no limit."""
+    segment_bytes: int
+    segment_ms: int
+    index_interval_bytes: int
+    max_message_bytes: int
+    timestamp_type: TimestampType
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+    compression_type: CompressionType
+    compression_gzip_level: int
+    compression_lz4_level: int
+    compression_zstd_level: int
+    flush_policy: FlushPolicy
+    flush_messages: int
+    flush_ms: int
+    cleanup_policy: frozenset[CleanupPolicy]
+
+    @classmethod
+    def effective(cls, overrides: Mapping[str, str], broker: "BrokerConfig") -> "TopicConfig":
+        """The settings a topic obeys: its own, and the broker's where it has none."""
+        own = {
+            _FIELDS[name]: _typed(_FIELDS[name], TOPIC_SETTINGS[name].parse(text))
+            for name, text in overrides.items()
+            if name in _FIELDS
+        }
+        return broker.topic_defaults._replace(**own)
+
+    @classmethod
+    def defaults(cls, given: Given) -> "TopicConfig":
+        """What a topic without settings of its own obeys on a broker that was given these."""
+        values = {field: topic_value_of(name, NOTHING, given) for name, field in _FIELDS.items()}
+        return cls(**{field: _typed(field, value) for field, value in values.items()})
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """The largest batch that can be written: it must fit a segment too."""
+        return min(self.max_message_bytes, self.segment_bytes)
+
+    @property
+    def compression_level(self) -> int | None:
+        """The level of the chosen compression, where it has levels."""
+        levels = {
+            CompressionType.GZIP: self.compression_gzip_level,
+            CompressionType.LZ4: self.compression_lz4_level,
+            CompressionType.ZSTD: self.compression_zstd_level,
+        }
+        return levels.get(self.compression_type)
+
+    @property
+    def is_compacted(self) -> bool:
+        return CleanupPolicy.COMPACT in self.cleanup_policy
+
+    def retention_bytes_of_partition(self, partitions: int) -> int:
+        """The size limit of one of so many partitions; -1 if there is none."""
+        assert partitions > 0, "a topic has partitions"
+        if self.retention_topic_bytes < 0:
+            return self.retention_bytes
+        share = self.retention_topic_bytes // partitions
+        return share if self.retention_bytes < 0 else min(share, self.retention_bytes)
+
+
+# The word "message" says nothing inside a message queue, except before "bytes".
+_FIELDS = {
+    name: field
+    for name in TOPIC_SETTINGS
+    if (field := name.replace(".", "_").replace("message_timestamp", "timestamp")) in TopicConfig._fields
+}
+assert len(_FIELDS) == len(TopicConfig._fields), "every field has a setting"
+
+_ENUMS: dict[str, type[StrEnum]] = {
+    "timestamp_type": TimestampType,
+    "compression_type": CompressionType,
+    "flush_policy": FlushPolicy,
+}
+
+
+def _typed(field: str, value: Value) -> Any:
+    if isinstance(value, tuple):
+        return frozenset(CleanupPolicy(item) for item in value)
+    return _ENUMS[field](value) if isinstance(value, str) else value

@@ -1,0 +1,117 @@
+"""Which brokers hold the replicas of new partitions.
+
+Strategy: partition by partition, the leader is whoever leads fewest partitions of this topic; each
+follower is whoever's rack holds fewest replicas of this partition and, among those, who holds
+fewest replicas of this topic. Ties go round in a circle of brokers that alternates between racks:
+for leaders forwards, to whose turn is next; for followers backwards, to who has just led, because
+whoever leads next gets a replica anyway. After each full round the circle is arranged anew, so that
+what one broker leads does not fall to one other when it fails.
+
+Rule 1: the leaders of a topic differ by at most one between brokers, and so do its replicas where
+        the racks are equally large. Spreading over racks goes first where they are not.
+Rule 2: the replicas of a partition stand in as many racks as there can be.
+Rule 3: racks count only if every broker has one. A broker without a rack may stand anywhere.
+Rule 4: the same arguments give the same answer. `start` turns the circle, so that topics with one
+        partition do not all begin at the same broker.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import gcd
+
+from penstock.metadata.image import Broker
+
+Replicas = tuple[int, ...]
+"""Broker ids, the preferred leader first."""
+
+
+def place(
+    brokers: Iterable[Broker],
+    *,
+    count: int,
+    replication_factor: int,
+    existing: Sequence[Replicas] = (),
+    start: int = 0,
+) -> tuple[Replicas, ...]:
+    """Replicas for `count` partitions to be added to those that the topic has."""
+    known = sorted(brokers, key=lambda broker: broker.id)
+    ballot = _Ballot(known, start)
+    assert count >= 1
+    assert 1 <= replication_factor <= ballot.size, "the caller checked that it can be done"
+    if ballot.size == 1:
+        # The embedded broker: nothing to weigh, and ten thousand partitions cost nothing.
+        return (tuple(broker.id for broker in known),) * count
+    for replicas in existing:
+        ballot.count(replicas)
+    first = len(existing)
+    return tuple(ballot.choose(index, replication_factor) for index in range(first, first + count))
+
+
+class _Ballot:
+    """The brokers, and what each holds of the topic so far."""
+
+    def __init__(self, brokers: Sequence[Broker], start: int) -> None:
+        racks_known = all(broker.rack is not None for broker in brokers)
+        self._start = start
+        self._rack = {broker.id: str(broker.rack if racks_known else broker.id) for broker in brokers}
+        self._held = dict.fromkeys(self._rack, 0)
+        self._led = dict.fromkeys(self._rack, 0)
+        self._round = -1
+        self._circle: list[int] = []
+
+    @property
+    def size(self) -> int:
+        return len(self._rack)
+
+    def count(self, replicas: Replicas) -> None:
+        # A broker that has left the cluster still stands among the replicas of old partitions.
+        if replicas[0] in self._led:
+            self._led[replicas[0]] += 1
+        for broker_id in replicas:
+            if broker_id in self._held:
+                self._held[broker_id] += 1
+
+    def choose(self, index: int, replication_factor: int) -> Replicas:
+        ahead = self._turns(index)
+        chosen = [min(ahead, key=lambda broker_id: (self._led[broker_id], ahead[broker_id]))]
+        in_rack = dict.fromkeys(self._rack.values(), 0)
+        while len(chosen) < replication_factor:
+            in_rack[self._rack[chosen[-1]]] += 1
+            del ahead[chosen[-1]]
+            chosen.append(min(ahead, key=lambda broker_id: self._burden(broker_id, in_rack, ahead)))
+        replicas = tuple(chosen)
+        self.count(replicas)
+        return replicas
+
+    def _turns(self, index: int) -> dict[int, int]:
+        """How many turns each broker is away from leading."""
+        if index // self.size != self._round:
+            self._round = index // self.size
+            self._circle = _arranged(self._rack, self._round)
+        turn = self._start + index
+        return {broker_id: (at - turn) % self.size for at, broker_id in enumerate(self._circle)}
+
+    def _burden(self, broker_id: int, in_rack: dict[str, int], ahead: dict[int, int]) -> tuple[int, int, int]:
+        return in_rack[self._rack[broker_id]], self._held[broker_id], -ahead[broker_id]
+
+
+def _arranged(rack_of: dict[int, str], round_number: int) -> list[int]:
+    """One broker of each rack, then the next of each, and so on; another order in every round."""
+    in_rack: dict[str, list[int]] = {}
+    for broker_id, rack in rack_of.items():
+        in_rack.setdefault(rack, []).append(broker_id)
+    racks = _strided(list(in_rack.values()), round_number)
+    turned = [_turned(ids, round_number * number) for number, ids in enumerate(racks)]
+    return [ids[place] for place in range(max(map(len, turned))) for ids in turned if place < len(ids)]
+
+
+def _strided(racks: list[list[int]], round_number: int) -> list[list[int]]:
+    """All of them, taking every n-th, for an n that comes by every one before it comes back."""
+    count = len(racks)
+    strides = [stride for stride in range(1, count) if gcd(stride, count) == 1] or [1]
+    stride = strides[round_number % len(strides)]
+    return [racks[number * stride % count] for number in range(count)]
+
+
+def _turned(ids: list[int], by: int) -> list[int]:
+    by %= len(ids)
+    return ids[by:] + ids[:by]

@@ -1,0 +1,388 @@
+"""Decisions about topics, their settings, and the counters of the cluster.
+
+Each function reads an image and returns a Decision: the revisions it rests on, and the changes to
+make if they still hold. Nothing is written here. A refusal is an ApiError with Kafka's code and a
+sentence for the person who asked. On a Conflict the shell reads the store and decides again.
+
+Rule 1: one decision is one transaction, however many partitions it touches.
+Rule 2: creating, growing, configuring and deleting a topic all rest on the revision of the topic's
+        own key, and all but the last rewrite it: of two that race, one is decided again. So a
+        growth never leaves partitions behind whose topic is gone.
+Rule 3: what spans topics (the limit on partitions, names that collide in metrics) rests on the
+        image being current: one writer at a time decides, commits and applies.
+
+Not here: duplicates within a request and validate_only (the handlers), what a setting may hold
+(`config`, passed in as `validate_overrides`).
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penstock.controller.placement import Replicas, place
+from penstock.errors import ApiError, ErrorCode
+from penstock.host.metadata_store import ABSENT, Change, Compare, Delete, Put
+from penstock.limits import (
+    LONG_MAX,
+    PARTITIONS_MAX,
+    PARTITIONS_PER_TOPIC_MAX,
+    PRODUCER_IDS_PER_BLOCK,
+    TOPIC_NAME_CHARACTERS_MAX,
+)
+from penstock.metadata.image import ClusterImage, Endpoint, PartitionState, Topic, metric_name
+from penstock.metadata.keys import Keys, acceptable_topic_id, topic_id_text
+from penstock.metadata.values import (
+    BrokerConfigValue,
+    BrokerValue,
+    EndpointValue,
+    PartitionValue,
+    ProducerIdsValue,
+    TopicValue,
+    encode,
+)
+from penstock.types import ProducerId, TopicId
+
+BROKER_DEFAULT = -1
+"""A count that the client leaves to the broker."""
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+ValidateOverrides = Callable[[Mapping[str, str]], None]
+"""Raises ApiError INVALID_CONFIG if a setting may not hold its value."""
+
+
+class Decision(NamedTuple):
+    compares: tuple[Compare, ...]
+    changes: tuple[Change, ...]
+
+
+class TopicDefaults(NamedTuple):
+    """What a client gets that asks for -1."""
+
+    partitions: int
+    replication_factor: int
+
+
+class Assignment(NamedTuple):
+    """Replicas of one partition, chosen by the client."""
+
+    partition: int
+    replicas: Replicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRequest:
+    name: str
+    partitions: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
+    assignments: Sequence[Assignment] = ()
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    internal: bool = False
+
+
+class NewTopic(NamedTuple):
+    """The facts of a topic that are not in the request."""
+
+    topic_id: TopicId
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    first: ProducerId
+    count: int
+    decision: Decision
+    """Commit this before handing out the first id."""
+
+
+def require_legal_name(name: str) -> None:
+    """ApiError INVALID_TOPIC_EXCEPTION unless a topic may be called so."""
+    if not name:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, "A topic name must not be empty.")
+    if name in (".", ".."):
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, "A topic name must not be '.' or '..'.")
+    if len(name) > TOPIC_NAME_CHARACTERS_MAX:
+        detail = f"A topic name has at most {TOPIC_NAME_CHARACTERS_MAX} characters; this has {len(name)}."
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, detail)
+    if _TOPIC_NAME.fullmatch(name) is None:
+        detail = f"Topic name {name!r} may hold only ASCII letters and digits, '.', '_' and '-'."
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, detail)
+
+
+def create_topic(
+    image: ClusterImage,
+    request: TopicRequest,
+    new: NewTopic,
+    *,
+    defaults: TopicDefaults,
+    validate_overrides: ValidateOverrides,
+) -> Decision:
+    assert acceptable_topic_id(new.topic_id), "the caller draws again until the id is acceptable"
+    assert new.topic_id not in image.topics_by_id
+    _require_new_name(image, request.name)
+    validate_overrides(request.overrides)
+    replicas = _replicas_for(image, request, new.topic_id, defaults)
+    keys = Keys(image.cluster_id)
+    value = TopicValue(
+        topic_id=topic_id_text(new.topic_id),
+        partitions=len(replicas),
+        internal=request.internal,
+        created_ms=new.created_ms,
+        overrides=dict(request.overrides),
+    )
+    topic_key = keys.topic(request.name)
+    return Decision(
+        (Compare(topic_key, ABSENT),),
+        (Put(topic_key, encode(value)), *_new_partitions(keys, new.topic_id, 0, replicas)),
+    )
+
+
+def grow_topic(
+    image: ClusterImage, name: str, count: int, assignments: Sequence[Replicas] | None = None
+) -> Decision:
+    """CreatePartitions: `count` is the number of partitions afterwards.
+
+    `assignments` are the replicas of the added partitions, or None to have them placed.
+    """
+    topic = _existing(image, name)
+    before = len(topic.partitions)
+    if count <= before:
+        detail = f"Topic {name} has {before} partitions; {count} would not be an increase."
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, detail)
+    _require_within_limits(image, before=before, after=count)
+    replicas = _replicas_for_growth(image, topic, count - before, assignments)
+    keys = Keys(image.cluster_id)
+    return Decision(
+        (_compare_topic(keys, topic),),
+        (_put_topic(keys, topic, count=count), *_new_partitions(keys, topic.id, before, replicas)),
+    )
+
+
+def delete_topic(
+    image: ClusterImage,
+    *,
+    name: str | None = None,
+    topic_id: TopicId | None = None,
+    deletion_enabled: bool = True,
+) -> Decision:
+    """By name or by id; the other is None."""
+    if (name is None) == (topic_id is None):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Give either the name or the id of the topic to delete.")
+    if not deletion_enabled:
+        raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false on this broker.")
+    topic = _existing(image, name) if name is not None else _existing_id(image, topic_id)
+    keys = Keys(image.cluster_id)
+    deletions = [Delete(keys.partition(topic.id, state.index)) for state in topic.partitions]
+    return Decision((_compare_topic(keys, topic),), (Delete(keys.topic(topic.name)), *deletions))
+
+
+def alter_topic_config(
+    image: ClusterImage, name: str, overrides: Mapping[str, str], validate_overrides: ValidateOverrides
+) -> Decision:
+    """`overrides` is the whole new set."""
+    require_legal_name(name)
+    topic = _existing(image, name)
+    validate_overrides(overrides)
+    keys = Keys(image.cluster_id)
+    return Decision((_compare_topic(keys, topic),), (_put_topic(keys, topic, overrides=overrides),))
+
+
+def alter_broker_config(
+    image: ClusterImage,
+    broker_id: int | None,
+    overrides: Mapping[str, str],
+    validate_overrides: ValidateOverrides,
+) -> Decision:
+    """`overrides` is the whole new set of one broker or, for None, of the default of all."""
+    if broker_id is not None and broker_id not in image.brokers:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"There is no broker {broker_id}.")
+    validate_overrides(overrides)
+    key = Keys(image.cluster_id).broker_config(broker_id)
+    change = Put(key, encode(BrokerConfigValue(dict(overrides)))) if overrides else Delete(key)
+    return Decision((Compare(key, image.overrides_of_broker(broker_id).revision),), (change,))
+
+
+def register_broker(
+    image: ClusterImage, broker_id: int, *, rack: str | None, endpoints: Mapping[str, Endpoint]
+) -> Decision:
+    """Make a broker known, or say anew where it listens."""
+    key = Keys(image.cluster_id).broker(broker_id)
+    known = image.brokers.get(broker_id)
+    value = BrokerValue(rack, {name: EndpointValue(at.host, at.port) for name, at in endpoints.items()})
+    return Decision((Compare(key, known.revision if known else ABSENT),), (Put(key, encode(value)),))
+
+
+def bump_leader_epochs(image: ClusterImage) -> Decision:
+    """Begin a new epoch in every partition.
+
+    After an unclean stop, records may be gone that were once shown. A client that remembers the
+    epoch it read them in finds out by asking where that epoch ended.
+    """
+    keys = Keys(image.cluster_id)
+    compares, changes = [], []
+    for topic in image.topics.values():
+        for state in topic.partitions:
+            key = keys.partition(topic.id, state.index)
+            compares.append(Compare(key, state.revision))
+            changes.append(Put(key, encode(_in_next_epoch(state))))
+    return Decision(tuple(compares), tuple(changes))
+
+
+def next_producer_id_block(image: ClusterImage) -> ProducerIdBlock:
+    """A block of ids for one broker. What a crash leaves unused is never handed out again."""
+    known = image.producer_ids
+    next_id = known.next_id + PRODUCER_IDS_PER_BLOCK
+    assert next_id <= LONG_MAX, "at a block a microsecond this takes 292 years"
+    key = Keys(image.cluster_id).producer_ids
+    decision = Decision((Compare(key, known.revision),), (Put(key, encode(ProducerIdsValue(next_id))),))
+    return ProducerIdBlock(ProducerId(known.next_id), PRODUCER_IDS_PER_BLOCK, decision)
+
+
+def _require_new_name(image: ClusterImage, name: str) -> None:
+    require_legal_name(name)
+    if name in image.topics:
+        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {name} exists already.")
+    other = image.topics_by_metric_name.get(metric_name(name))
+    if other is not None:
+        detail = f"Topic {name} collides with topic {other}: they differ only in '.' and '_'."
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, detail)
+
+
+def _replicas_for(
+    image: ClusterImage, request: TopicRequest, topic_id: TopicId, defaults: TopicDefaults
+) -> Sequence[Replicas]:
+    if request.assignments:
+        _require_no_counts(request)
+        _require_within_limits(image, before=0, after=len(request.assignments))
+        replicas = _in_order(request.assignments)
+        _require_placeable(image, replicas, size=len(replicas[0]))
+        return replicas
+    partitions = defaults.partitions if request.partitions == BROKER_DEFAULT else request.partitions
+    if partitions < 1:
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, f"A topic cannot have {partitions} partitions.")
+    _require_within_limits(image, before=0, after=partitions)
+    factor = request.replication_factor
+    factor = defaults.replication_factor if factor == BROKER_DEFAULT else factor
+    _require_enough_brokers(image, factor)
+    # Random but fixed for the topic: small topics begin at different brokers.
+    start = int.from_bytes(topic_id[-4:], "big")
+    return place(image.brokers.values(), count=partitions, replication_factor=factor, start=start)
+
+
+def _replicas_for_growth(
+    image: ClusterImage, topic: Topic, added: int, assignments: Sequence[Replicas] | None
+) -> Sequence[Replicas]:
+    factor = len(topic.partitions[0].replicas)
+    if assignments is not None:
+        if len(assignments) != added:
+            detail = f"{added} partitions would be added, but {len(assignments)} are assigned to brokers."
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
+        _require_placeable(image, assignments, size=factor)
+        return assignments
+    _require_enough_brokers(image, factor)
+    existing = [state.replicas for state in topic.partitions]
+    start = int.from_bytes(topic.id[-4:], "big")
+    brokers = image.brokers.values()
+    return place(brokers, count=added, replication_factor=factor, existing=existing, start=start)
+
+
+def _require_no_counts(request: TopicRequest) -> None:
+    if request.partitions != BROKER_DEFAULT or request.replication_factor != BROKER_DEFAULT:
+        detail = "Partitions are assigned to brokers by hand: both counts must be left at -1."
+        raise ApiError(ErrorCode.INVALID_REQUEST, detail)
+
+
+def _in_order(assignments: Sequence[Assignment]) -> list[Replicas]:
+    ordered = sorted(assignments, key=lambda assignment: assignment.partition)
+    if [assignment.partition for assignment in ordered] != list(range(len(ordered))):
+        detail = f"The assigned partitions must be 0 to {len(ordered) - 1}, each once."
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
+    return [assignment.replicas for assignment in ordered]
+
+
+def _require_placeable(image: ClusterImage, assigned: Iterable[Replicas], *, size: int) -> None:
+    for replicas in assigned:
+        if not replicas:
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "A partition is assigned to no broker.")
+        if len(replicas) != size:
+            detail = f"A partition is assigned to {len(replicas)} brokers, others of its topic to {size}."
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
+        if len(set(replicas)) != len(replicas):
+            detail = f"A partition is assigned twice to one broker: {list(replicas)}."
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
+        for broker_id in replicas:
+            if broker_id not in image.brokers:
+                detail = f"A partition is assigned to broker {broker_id}, which is not there."
+                raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
+
+
+def _require_enough_brokers(image: ClusterImage, factor: int) -> None:
+    if factor < 1:
+        raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, f"A partition cannot have {factor} replicas.")
+    if factor > len(image.brokers):
+        detail = f"{factor} replicas need as many brokers; {len(image.brokers)} are there."
+        raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, detail)
+
+
+def _require_within_limits(image: ClusterImage, *, before: int, after: int) -> None:
+    if after > PARTITIONS_PER_TOPIC_MAX:
+        detail = f"A topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions; {after} were asked for."
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, detail)
+    total = image.partition_count - before + after
+    if total > PARTITIONS_MAX:
+        detail = f"The cluster has at most {PARTITIONS_MAX} partitions; this would make {total}."
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, detail)
+
+
+def _existing(image: ClusterImage, name: str) -> Topic:
+    topic = image.topics.get(name)
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name!r}.")
+    return topic
+
+
+def _existing_id(image: ClusterImage, topic_id: TopicId | None) -> Topic:
+    assert topic_id is not None
+    topic = image.topics_by_id.get(topic_id)
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {topic_id_text(topic_id)}.")
+    return topic
+
+
+def _compare_topic(keys: Keys, topic: Topic) -> Compare:
+    return Compare(keys.topic(topic.name), topic.revision)
+
+
+def _put_topic(
+    keys: Keys, topic: Topic, *, count: int | None = None, overrides: Mapping[str, str] | None = None
+) -> Put:
+    value = TopicValue(
+        topic_id=topic_id_text(topic.id),
+        partitions=len(topic.partitions) if count is None else count,
+        internal=topic.internal,
+        created_ms=topic.created_ms,
+        overrides=dict(topic.overrides if overrides is None else overrides),
+    )
+    return Put(keys.topic(topic.name), encode(value))
+
+
+def _new_partitions(keys: Keys, topic_id: TopicId, first: int, replicas: Iterable[Replicas]) -> list[Put]:
+    """Everybody is in sync with an empty partition."""
+    return [
+        Put(
+            keys.partition(topic_id, index),
+            encode(PartitionValue(nodes, leader=nodes[0], leader_epoch=0, isr=nodes, partition_epoch=0)),
+        )
+        for index, nodes in enumerate(replicas, first)
+    ]
+
+
+def _in_next_epoch(state: PartitionState) -> PartitionValue:
+    return PartitionValue(
+        replicas=state.replicas,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch + 1,
+        isr=state.isr,
+        partition_epoch=state.partition_epoch + 1,
+    )

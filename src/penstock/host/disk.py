@@ -1,0 +1,89 @@
+"""The disk, as the log sees it.
+
+Reading, writing and truncating are plain calls: they go to the page cache and return at once.
+Making data durable is not: `sync` and `store` block for as long as the device takes, so the log
+only says what should be synced and the shell does it away from the event loop.
+
+Rule 1: a write happens whole or raises. After `StorageFull` the caller cuts what remains of it.
+Rule 2: a failed sync is never repeated. What the page cache holds after it is unknown.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from penstock.types import Buffer
+
+
+class File(Protocol):
+    """An open file. `retain` and `release` are counted; the last release closes it."""
+
+    @property
+    def path(self) -> str: ...
+
+    def size(self) -> int: ...
+
+    def read(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes. Blocks if they are not in memory."""
+        ...
+
+    def read_cached(self, position: int, length: int) -> bytes | None:
+        """The same, but None instead of waiting for the device."""
+        ...
+
+    def write(self, position: int, data: Buffer) -> None: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def retain(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+class Stored(NamedTuple):
+    """A small file to be replaced whole, atomically and durably."""
+
+    path: str
+    content: bytes
+
+
+class Space(NamedTuple):
+    total_bytes: int
+    usable_bytes: int
+
+
+class Disk(Protocol):
+    def open(self, path: str, *, create: bool = False) -> File: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list_folder(self, path: str) -> list[str]:
+        """Sorted names, so that no decision depends on the order of the file system."""
+        ...
+
+    def make_folder(self, path: str) -> None:
+        """With its parents; an existing one is fine."""
+        ...
+
+    def read_file(self, path: str) -> bytes: ...
+
+    def size_of(self, path: str) -> int: ...
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def remove(self, path: str) -> None: ...
+
+    def remove_folder(self, path: str) -> None:
+        """With everything in it."""
+        ...
+
+    def space(self, path: str) -> Space: ...
+
+    # The calls below wait for the device.
+
+    def sync(self, files: Sequence[File], folders: Sequence[str]) -> None:
+        """Make the content of `files` and the entries of `folders` durable, or raise StorageFailed."""
+        ...
+
+    def store(self, writes: Sequence[Stored]) -> None:
+        """Replace each file atomically: after a crash it is the old one or the new one, never a mix."""
+        ...

@@ -1,0 +1,249 @@
+"""The disk of the operating system.
+
+Reads use `preadv` with RWF_NOWAIT where the kernel has it: either the bytes are in the page cache
+and arrive at once, or the caller is told to go and wait somewhere else. A memory map would be
+shorter to write and turn a truncated file into a SIGBUS.
+
+A few files are made durable with `fdatasync` each; beyond that one `syncfs` for the whole file
+system is several times faster (0.6 ms against 5.3 ms for 100 files). `syncfs` reports failed
+writeback only since Linux 5.8, so older kernels never use it.
+"""
+
+import ctypes
+import errno
+import functools
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from penstock.errors import StorageFailed, StorageFull
+from penstock.host.disk import File, Space, Stored
+from penstock.limits import SYNC_FILES_BEFORE_SYNCFS
+from penstock.types import Buffer
+
+# Conditions that pass: space is freed, a quota is raised, a descriptor is closed.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
+TEMPORARY_SUFFIX = ".tmp"
+_RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_F_FULLFSYNC = 51  # macOS: fsync alone leaves data in the drive's cache
+
+
+@contextmanager
+def named_by_what_failed(action: str, path: str) -> Iterator[None]:
+    """Turn the operating system's errors into ours, saying which file and what was tried."""
+    try:
+        yield
+    except OSError as error:
+        sentence = f"cannot {action} {path}: {error.strerror or error}"
+        if error.errno in FULL:
+            raise StorageFull(sentence) from error
+        raise StorageFailed(sentence) from error
+
+
+def _sync_descriptor(descriptor: int) -> None:
+    if sys.platform == "darwin":
+        import fcntl
+
+        fcntl.fcntl(descriptor, _F_FULLFSYNC)
+    else:
+        os.fdatasync(descriptor)
+
+
+@functools.cache
+def _syncfs() -> Callable[[int], int] | None:
+    """The kernel's syncfs, or None where it is missing or cannot be trusted to report errors."""
+    if sys.platform != "linux":
+        return None
+    release = platform.release().split(".")
+    if (int(release[0]), int(release[1].split("-")[0])) < (5, 8):
+        return None
+    library = ctypes.CDLL(None, use_errno=True)
+    function: Callable[[int], int] | None = getattr(library, "syncfs", None)
+    return function
+
+
+class OsFile:
+    __slots__ = ("_descriptor", "_holders", "_path")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._holders = 1
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def descriptor(self) -> int:
+        return self._descriptor
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, position: int, length: int) -> bytes:
+        with named_by_what_failed("read", self._path):
+            first = os.pread(self._descriptor, length, position)
+            if len(first) in (0, length):
+                return first
+            parts = [first]
+            have = len(first)
+            while have < length and (part := os.pread(self._descriptor, length - have, position + have)):
+                parts.append(part)
+                have += len(part)
+            return b"".join(parts)
+
+    def read_cached(self, position: int, length: int) -> bytes | None:
+        if not _RWF_NOWAIT or length <= 0:
+            return None
+        data = bytearray(length)
+        try:
+            have = os.preadv(self._descriptor, [data], position, _RWF_NOWAIT)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+                return None
+            raise StorageFailed(f"cannot read {self._path}: {error.strerror}") from error
+        return data if have == length else None  # type: ignore[return-value]
+
+    def write(self, position: int, data: Buffer) -> None:
+        try:
+            written = os.pwrite(self._descriptor, data, position)
+            if written != len(data):
+                rest = memoryview(data)
+                while written < len(data):
+                    written += os.pwrite(self._descriptor, rest[written:], position + written)
+        except OSError as error:
+            sentence = f"cannot write {self._path}: {error.strerror}"
+            raise (StorageFull if error.errno in FULL else StorageFailed)(sentence) from error
+
+    def truncate(self, size: int) -> None:
+        with named_by_what_failed("truncate", self._path):
+            os.ftruncate(self._descriptor, size)
+
+    def retain(self) -> None:
+        assert self._holders > 0, f"{self._path} is closed"
+        self._holders += 1
+
+    def release(self) -> None:
+        assert self._holders > 0, f"{self._path} is closed twice"
+        self._holders -= 1
+        if self._holders == 0:
+            os.close(self._descriptor)
+
+    def __repr__(self) -> str:
+        return f"<OsFile {self._path}>"
+
+
+class OsDisk:
+    """Every path is used as given; callers build them from checked names."""
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+        with named_by_what_failed("open", path):
+            return OsFile(path, os.open(path, flags, 0o640))
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def list_folder(self, path: str) -> list[str]:
+        with named_by_what_failed("list", path):
+            return sorted(os.listdir(path))
+
+    def make_folder(self, path: str) -> None:
+        with named_by_what_failed("create", path):
+            os.makedirs(path, mode=0o750, exist_ok=True)
+
+    def read_file(self, path: str) -> bytes:
+        with named_by_what_failed("read", path), open(path, "rb") as file:
+            return file.read()
+
+    def size_of(self, path: str) -> int:
+        with named_by_what_failed("look at", path):
+            return os.stat(path, follow_symlinks=False).st_size
+
+    def rename(self, source: str, target: str) -> None:
+        with named_by_what_failed("rename", source):
+            os.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        with named_by_what_failed("remove", path), suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_folder(self, path: str) -> None:
+        with named_by_what_failed("remove", path), suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def space(self, path: str) -> Space:
+        with named_by_what_failed("look at", path):
+            usage = shutil.disk_usage(path)
+            return Space(total_bytes=usage.total, usable_bytes=usage.free)
+
+    def sync(self, files: Sequence[File], folders: Sequence[str]) -> None:
+        syncfs = _syncfs()
+        if syncfs is not None and len(files) + len(folders) > SYNC_FILES_BEFORE_SYNCFS:
+            self._sync_file_system(syncfs, files, folders)
+            return
+        for file in files:
+            assert isinstance(file, OsFile)
+            try:
+                _sync_descriptor(file.descriptor)
+            except OSError as error:
+                raise StorageFailed(f"cannot sync {file.path}: {error.strerror}") from error
+        for folder in folders:
+            self._sync_path(folder)
+
+    def store(self, writes: Sequence[Stored]) -> None:
+        temporaries = [write.path + TEMPORARY_SUFFIX for write in writes]
+        try:
+            files = []
+            try:
+                for write, temporary in zip(writes, temporaries, strict=True):
+                    self.remove(temporary)
+                    file = self.open(temporary, create=True)
+                    files.append(file)
+                    file.write(0, write.content)
+                self.sync(files, ())
+            finally:
+                for file in files:
+                    file.release()
+            for write, temporary in zip(writes, temporaries, strict=True):
+                self.rename(temporary, write.path)
+            self.sync((), sorted({os.path.dirname(write.path) for write in writes}))
+        except StorageFull:
+            for temporary in temporaries:
+                self.remove(temporary)
+            raise
+
+    def _sync_file_system(
+        self, syncfs: Callable[[int], int], files: Sequence[File], folders: Sequence[str]
+    ) -> None:
+        """One call for all: they are on one file system, that of the data directory."""
+        if files:
+            file = files[0]
+            assert isinstance(file, OsFile)
+            descriptor = os.dup(file.descriptor)
+        elif (found := next(filter(os.path.isdir, folders), None)) is not None:
+            descriptor = os.open(found, os.O_RDONLY)
+        else:
+            return
+        try:
+            if syncfs(descriptor) != 0:
+                reason = os.strerror(ctypes.get_errno())
+                raise StorageFailed(f"cannot sync the file system of the data directory: {reason}")
+        finally:
+            os.close(descriptor)
+
+    def _sync_path(self, path: str) -> None:
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return  # removed since: nothing is left to make durable
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise StorageFailed(f"cannot sync {path}: {error.strerror}") from error
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,13 @@
+"""One source of randomness, passed down, so that a simulation can seed it."""
+
+import os
+from typing import Protocol
+
+
+class Randomness(Protocol):
+    def bytes(self, count: int) -> bytes: ...
+
+
+class SystemRandomness:
+    def bytes(self, count: int) -> bytes:
+        return os.urandom(count)

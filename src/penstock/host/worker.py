@@ -1,0 +1,82 @@
+"""A thread for work that waits for a device.
+
+Jobs of one worker run one after another, in the order they were given. The result comes back to the
+event loop. A plain thread and a queue: the pool in the standard library costs several times as much
+for each job, and a produce waits for two of these hand-overs.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
+
+
+class Worker:
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(
+        self, function: Callable[[], Result], done: Callable[[Result | None, BaseException | None], None]
+    ) -> None:
+        """Run `function` in the thread, then `done(result, error)` on the loop."""
+        self._jobs.put((function, done))
+
+    async def run(self, function: Callable[[], Result]) -> Result:
+        outcome: asyncio.Future[Result] = self._loop.create_future()
+
+        def done(result: Result | None, error: BaseException | None) -> None:
+            if outcome.cancelled():
+                return
+            if error is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(result)  # type: ignore[arg-type]
+
+        self.submit(function, done)
+        return await outcome
+
+    def stop(self) -> None:
+        """Waits until every job that was given is done."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            function, done = job
+            result, error = None, None
+            try:
+                result = function()
+            except BaseException as problem:  # handed to whoever gave the job
+                error = problem
+            self._loop.call_soon_threadsafe(done, result, error)
+
+
+class WorkerPool:
+    """Several workers for jobs that do not depend on each other, such as cold reads."""
+
+    def __init__(self, name: str, size: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._workers = [Worker(f"{name}-{number}", loop) for number in range(size)]
+        self._next = 0
+
+    def _choose(self) -> Worker:
+        self._next = (self._next + 1) % len(self._workers)
+        return self._workers[self._next]
+
+    def submit(
+        self, function: Callable[[], Result], done: Callable[[Result | None, BaseException | None], None]
+    ) -> None:
+        self._choose().submit(function, done)
+
+    async def run(self, function: Callable[[], Result]) -> Result:
+        return await self._choose().run(function)
+
+    def stop(self) -> None:
+        for worker in self._workers:
+            worker.stop()

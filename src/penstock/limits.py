@@ -1,0 +1,199 @@
+"""Every bound in the system, and how the bounds depend on each other.
+
+Strategy: a bound is a constant here, one to a line, with its unit last in the name. Where an
+operator may choose, the constant is the default of a setting in `config/`; where nobody may, the
+code reads it from here. Whatever one bound assumes about another is asserted at the end of the
+file, so that a change which breaks an assumption stops the process at import.
+
+Rule 1: nothing a client sends may make the broker hold more than one of these allows.
+Rule 2: this file imports nothing.
+"""
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+SECOND_MS = 1_000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
+SHORT_MAX = 2**15 - 1
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+# Names and texts --------------------------------------------------------------------------------
+
+TOPIC_NAME_CHARACTERS_MAX = 249
+CLIENT_ID_CHARACTERS_MAX = 1_024
+# A setting's value must fit Kafka's short string.
+CONFIG_VALUE_BYTES_MAX = SHORT_MAX
+
+# Requests ---------------------------------------------------------------------------------------
+
+# The size a client announces is compared with this before a byte is set aside for it.
+REQUEST_BYTES_MAX = 100 * MIB
+# The frame of any request starts with key, version, correlation id and client id length.
+REQUEST_BYTES_MIN = 8
+FRAME_PREFIX_BYTES = 4
+# One buffer receives for all connections of a loop: one each would cost 2,000 of them 512 MiB.
+RECEIVE_BUFFER_BYTES = 256 * KIB
+# While memory is short, reads are this small, so that what must be kept of them is little.
+RECEIVE_BYTES_WHEN_SHORT = 16 * KIB
+# A frame larger than the shared buffer is given this much at first, and the rest of what it
+# announced only when that much has come: announcing 100 MiB and sending nothing gains little.
+FRAME_FIRST_BYTES = 1 * MIB + 64 * KIB
+# Requests of one connection that wait for an answer; reading pauses at this number.
+CONNECTION_REQUESTS_IN_FLIGHT_MAX = 128
+# Bytes kept for all unfinished requests. Half of it is for frames beyond FRAME_FIRST_BYTES, so that
+# large requests never stop small ones.
+REQUEST_BYTES_IN_FLIGHT_MAX = 256 * MIB
+# How often connections are looked at for stalled frames, slow readers and idleness.
+CONNECTION_SWEEP_MS = 1 * SECOND_MS
+# Bad requests that are logged each second; the rest are only counted.
+COMPLAINTS_PER_SECOND_MAX = 10
+
+# Replies ----------------------------------------------------------------------------------------
+
+# Unsent reply bytes of one connection. Above the first, no further request of it is read until they
+# fall below the second; they never exceed the third.
+REPLY_BYTES_PAUSE_AT = 1 * MIB
+REPLY_BYTES_RESUME_AT = 256 * KIB
+REPLY_BYTES_QUEUED_MAX = 64 * MIB
+# Unsent reply bytes of all connections together.
+REPLY_BYTES_TOTAL_MAX = 512 * MIB
+
+# Connections ------------------------------------------------------------------------------------
+
+CONNECTIONS_MAX = 10_000
+CONNECTION_BACKLOG_MAX = 1_024
+CONNECTION_IDLE_MS_MAX = 10 * MINUTE_MS
+# From the first byte of a frame to its last. Slower than this is a stalled or hostile peer.
+FRAME_COMPLETION_MS_MAX = 30 * SECOND_MS
+# How long a peer may leave its reply bytes untaken.
+SLOW_READER_MS_MAX = 30 * SECOND_MS
+TLS_HANDSHAKE_MS_MAX = 10 * SECOND_MS
+# How often certificate files are looked at for a replacement.
+TLS_RELOAD_CHECK_MS = 5 * SECOND_MS
+# How long a stopping broker waits for answers that are under way.
+SHUTDOWN_MS_MAX = 10 * SECOND_MS
+
+# Batches and records ----------------------------------------------------------------------------
+
+BATCH_HEADER_BYTES = 61
+# Kafka's default: a mebibyte of records and the offset and length in front of them.
+BATCH_BYTES_MAX = 1 * MIB + 12
+# What one batch may become when it has to be looked into (times, keys, recompression).
+DECOMPRESSED_BYTES_MAX = 64 * MIB
+DECOMPRESSION_WINDOW_BYTES_MAX = 8 * MIB
+RECORD_HEADERS_MAX = 1_000
+# A producer may have this many batches in flight and still be recognised when it repeats one.
+PRODUCER_WINDOW_BATCHES = 5
+# The oldest are forgotten first beyond this number.
+PRODUCERS_PER_PARTITION_MAX = 10_000
+PRODUCER_IDS_PER_BLOCK = 1_000
+PRODUCER_EXPIRY_MS = 1 * DAY_MS
+
+# Fetching ---------------------------------------------------------------------------------------
+
+# One reply, whatever the client asked for.
+FETCH_BYTES_MAX = 55 * MIB
+# All fetch replies being built at once.
+FETCH_BYTES_TOTAL_MAX = 256 * MIB
+FETCH_WAIT_MS_MAX = 5 * MINUTE_MS
+FETCH_PARTITIONS_MAX = 20_000
+FETCH_SESSIONS_MAX = 1_000
+# Partitions remembered by all sessions together.
+FETCH_SESSION_PARTITIONS_MAX = 500_000
+# A session that fetched within this time is not evicted for a new one.
+FETCH_SESSION_EVICTION_MS = 2 * MINUTE_MS
+
+# Topics -----------------------------------------------------------------------------------------
+
+PARTITIONS_PER_TOPIC_MAX = 10_000
+PARTITIONS_MAX = 100_000
+# Topics created, deleted, grown or reconfigured by one request.
+TOPICS_PER_REQUEST_MAX = 10_000
+REPLICATION_FACTOR_MAX = SHORT_MAX
+
+# Changes of the metadata that wait their turn; the next one waits for room.
+METADATA_CHANGES_QUEUED_MAX = 1_000
+# How often a change is decided again because somebody else was faster.
+METADATA_CONFLICTS_MAX = 100
+
+# The log ----------------------------------------------------------------------------------------
+
+SEGMENT_BYTES_DEFAULT = 1 * GIB
+SEGMENT_BYTES_MIN = 1 * MIB
+# Offsets within a segment are kept relative to its first, in four bytes.
+SEGMENT_OFFSETS_MAX = INT_MAX
+INDEX_INTERVAL_BYTES = 4 * KIB
+INDEX_BYTES_MAX = 10 * MIB
+INDEX_ENTRY_BYTES = 8
+TIME_INDEX_ENTRY_BYTES = 12
+# Bytes looked at in one go when a place in a segment is sought.
+SCAN_BYTES = 64 * KIB
+# Bytes read at once when a log is opened after a crash.
+RECOVERY_READ_BYTES = 1 * MIB
+# Batch starts each log remembers, so that a fetch which goes on where another ended need not search.
+LOG_BATCH_STARTS_KEPT = 32
+RETENTION_CHECK_MS = 5 * MINUTE_MS
+FILE_DELETE_DELAY_MS = 1 * MINUTE_MS
+# A checkpoint is due after so many bytes or so much time: a restart scans no more than that.
+CHECKPOINT_BYTES = 64 * MIB
+CHECKPOINT_MS = 5 * SECOND_MS
+# Partitions whose checkpoint is planned in one turn of the loop.
+CHECKPOINT_PARTITIONS_AT_ONCE = 50
+# A flush of more files than this is one syncfs instead of a sync for each.
+SYNC_FILES_BEFORE_SYNCFS = 4
+# How often the storage looks at what is due: checkpoints, flushes, retention, timeouts.
+STORAGE_TICK_MS = 250
+# Threads that read what is not in memory.
+COLD_READ_THREADS = 4
+# Segment files kept open; beyond it the least recently read is closed.
+OPEN_FILES_MAX = 4_096
+# Appends are refused while less than this is left, so that metadata can still be written.
+DISK_RESERVE_BYTES = 64 * MIB
+
+# HTTP -------------------------------------------------------------------------------------------
+
+HTTP_REQUEST_BYTES_MAX = 16 * MIB
+
+# How the bounds depend on each other ------------------------------------------------------------
+
+# A batch that fits no request, no reply or no segment could be written or read by nobody.
+assert BATCH_HEADER_BYTES < BATCH_BYTES_MAX < REQUEST_BYTES_MAX
+assert BATCH_BYTES_MAX <= FETCH_BYTES_MAX
+assert BATCH_BYTES_MAX <= SEGMENT_BYTES_DEFAULT
+assert SEGMENT_BYTES_MIN <= SEGMENT_BYTES_DEFAULT <= INT_MAX
+# A batch of the default size is received without growing its frame, its request's head included.
+assert BATCH_BYTES_MAX + TOPIC_NAME_CHARACTERS_MAX < FRAME_FIRST_BYTES
+assert RECEIVE_BYTES_WHEN_SHORT < RECEIVE_BUFFER_BYTES < FRAME_FIRST_BYTES < REQUEST_BYTES_MAX
+# The largest request must fit what all requests share, or it could never be received at all; twice,
+# or one client sending large requests would stop every other.
+assert 2 * REQUEST_BYTES_MAX <= REQUEST_BYTES_IN_FLIGHT_MAX
+# Reading resumes below where it paused, and a whole fetch may be queued beyond it.
+assert REPLY_BYTES_RESUME_AT < REPLY_BYTES_PAUSE_AT < REPLY_BYTES_QUEUED_MAX
+assert REPLY_BYTES_PAUSE_AT + FETCH_BYTES_MAX <= REPLY_BYTES_QUEUED_MAX
+assert REPLY_BYTES_QUEUED_MAX <= REPLY_BYTES_TOTAL_MAX
+assert FETCH_BYTES_MAX <= FETCH_BYTES_TOTAL_MAX <= REPLY_BYTES_TOTAL_MAX
+# A stalled peer is cut off for stalling, long before it counts as idle.
+assert FRAME_COMPLETION_MS_MAX < CONNECTION_IDLE_MS_MAX
+assert SLOW_READER_MS_MAX < CONNECTION_IDLE_MS_MAX
+# A fetch that waits as long as it may is not an idle connection.
+assert FETCH_WAIT_MS_MAX < CONNECTION_IDLE_MS_MAX
+# A batch of the default size may be looked into; a window is never larger than what it yields.
+assert BATCH_BYTES_MAX < DECOMPRESSED_BYTES_MAX
+assert DECOMPRESSION_WINDOW_BYTES_MAX <= DECOMPRESSED_BYTES_MAX
+# Kafka's clients keep up to five batches in flight and expect each repeat to be recognised.
+assert PRODUCER_WINDOW_BATCHES >= 5
+# A topic as large as a topic may be still fits the cluster and one fetch of all its partitions.
+assert PARTITIONS_PER_TOPIC_MAX <= PARTITIONS_MAX
+assert PARTITIONS_PER_TOPIC_MAX <= FETCH_PARTITIONS_MAX <= FETCH_SESSION_PARTITIONS_MAX
+# Otherwise a segment could be read only by scanning it from its start.
+assert INDEX_INTERVAL_BYTES < SEGMENT_BYTES_MIN
+# One entry for each interval of a full segment of the default size.
+assert SEGMENT_BYTES_DEFAULT // INDEX_INTERVAL_BYTES * INDEX_ENTRY_BYTES <= INDEX_BYTES_MAX
+assert SEGMENT_BYTES_DEFAULT // INDEX_INTERVAL_BYTES * TIME_INDEX_ENTRY_BYTES <= INDEX_BYTES_MAX
+# A position found by the index is at most one scan away from the batch that is sought.
+assert INDEX_INTERVAL_BYTES <= SCAN_BYTES

@@ -1,0 +1,84 @@
+"""Offset → position in one segment, sparse.
+
+An entry says: the batch that starts at `position` ends with `offset`. Entries are added about every
+`index.interval.bytes` of log, so a lookup lands at most that far before the batch it wants.
+
+On disk: eight bytes an entry, big endian: offset relative to the segment's base, position (Kafka's
+.index file). In memory: two machine arrays, so that a search is one call of `bisect`.
+"""
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+
+from penstock.errors import CorruptData
+from penstock.types import Offset
+
+ENTRY_BYTES = 8
+
+
+class OffsetIndex:
+    __slots__ = ("_base", "_offsets", "_positions")
+
+    def __init__(self, base_offset: Offset) -> None:
+        self._base = base_offset
+        self._offsets = array("I")
+        self._positions = array("I")
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def last_position(self) -> int:
+        return self._positions[-1] if self._positions else 0
+
+    def add(self, offset: Offset, position: int) -> None:
+        relative = offset - self._base
+        assert not self._offsets or relative > self._offsets[-1], "an index only grows"
+        self._offsets.append(relative)
+        self._positions.append(position)
+
+    def position_at_or_before(self, offset: Offset) -> int:
+        """Where to start looking for the batch that holds `offset`."""
+        found = bisect_right(self._offsets, max(offset - self._base, 0)) - 1
+        return self._positions[found] if found >= 0 else 0
+
+    def batch_start_at_or_before(self, position: int) -> int:
+        """The last known batch boundary that is not past `position`."""
+        found = bisect_right(self._positions, position) - 1
+        return self._positions[found] if found >= 0 else 0
+
+    def truncate(self, offset: Offset) -> None:
+        """Forget every batch that reaches `offset` or further."""
+        keep = bisect_left(self._offsets, max(offset - self._base, 0))
+        del self._offsets[keep:]
+        del self._positions[keep:]
+
+    def to_bytes(self, first_entry: int = 0) -> bytes:
+        pairs = array("I", bytes(ENTRY_BYTES * (len(self) - first_entry)))
+        pairs[0::2] = self._offsets[first_entry:]
+        pairs[1::2] = self._positions[first_entry:]
+        if sys.byteorder == "little":
+            pairs.byteswap()
+        return pairs.tobytes()
+
+    @classmethod
+    def from_bytes(cls, base_offset: Offset, data: bytes, log_bytes: int) -> "OffsetIndex":
+        """Refuses an index that does not fit a log of `log_bytes`: it is rebuilt, not believed."""
+        if len(data) % ENTRY_BYTES:
+            raise CorruptData(f"an offset index of {len(data)} bytes ends inside an entry")
+        pairs = array("I", data)
+        if sys.byteorder == "little":
+            pairs.byteswap()
+        index = cls(base_offset)
+        index._offsets = pairs[0::2]
+        index._positions = pairs[1::2]
+        if not (_ascends(index._offsets) and _ascends(index._positions)):
+            raise CorruptData("the entries of an offset index do not ascend")
+        if index._positions and index._positions[-1] >= log_bytes:
+            raise CorruptData("an offset index points past the end of its log")
+        return index
+
+
+def _ascends(values: "array[int]") -> bool:
+    return all(map(int.__lt__, values, values[1:]))

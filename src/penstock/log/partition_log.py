@@ -1,0 +1,446 @@
+"""The log of one partition as callers see it: append, read, truncate, roll, drop.
+
+A list of segments; the last is written to. Two positions matter beside start and end:
+
+    flushed end       everything below is on disk
+    recovery point    everything below is on disk, indexed on disk, and in a producer snapshot;
+                      a start after a crash scans only what lies above it
+
+Rule 1: one owner. Appends, rolls and truncations happen on the event loop; worker threads see only
+        values that were made for them (`Flush`, `Checkpoint`, `ColdRead`).
+Rule 2: a batch is in the log whole or not at all. What a full disk leaves of one is cut off.
+Rule 3: nothing here waits for the device. `begin_flush` and `begin_checkpoint` say what must become
+        durable; `end_flush` and `end_checkpoint` are told when it is.
+
+Files, in Kafka's layout, in a folder named topic-partition:
+    00000000000000000000.log .index .timeindex    a segment, named by its first offset
+    00000000000000000042.snapshot                 producers as of offset 42, the recovery point
+    leader-epoch-checkpoint, log-start-checkpoint, partition.metadata
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.errors import StorageFull
+from penstock.host.disk import Disk, File, Stored
+from penstock.limits import LOG_BATCH_STARTS_KEPT, SEGMENT_OFFSETS_MAX
+from penstock.log import epochs as epoch_file
+from penstock.log.checkpoint import render_rows
+from penstock.log.epochs import LeaderEpochs
+from penstock.log.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
+from penstock.log.producers import Producers
+from penstock.log.reading import ColdRead, ColdResult, Found, Indexes, SegmentView
+from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
+from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
+from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header, stamp_in_place
+from penstock.types import LeaderEpoch, Offset
+
+SNAPSHOT_SUFFIX = ".snapshot"
+LOG_START_FILE = "log-start-checkpoint"
+METADATA_FILE = "partition.metadata"
+SNAPSHOTS_KEPT = 2
+"""One more than needed to recover: a truncation below the newest begins from the one before."""
+
+
+class LogSettings(NamedTuple):
+    """What the log needs to know of its topic's configuration."""
+
+    segment_bytes: int
+    segment_ms: int
+    index_interval_bytes: int
+    index_bytes_max: int
+
+
+class Flush(NamedTuple):
+    """What to sync so that everything below `end_offset` is on disk."""
+
+    files: Sequence[File]
+    folders: Sequence[str]
+    end_offset: Offset
+
+
+class IndexWrite(NamedTuple):
+    path: str
+    position: int
+    content: bytes
+
+
+class Checkpoint(NamedTuple):
+    """Carried out once the log is flushed to the recovery point: index writes, their sync, then the
+    small files. The snapshot's name is what makes the recovery point true, so it comes last."""
+
+    index_writes: Sequence[IndexWrite]
+    stored: Sequence[Stored]
+    recovery_point: Offset
+    segments: Sequence[tuple[Segment, int, int]]
+    """Each with the number of entries of its two indexes that this checkpoint stores."""
+
+
+class PartitionLog:
+    def __init__(self, disk: Disk, folder: str, settings: LogSettings) -> None:
+        self.disk = disk
+        self.folder = folder
+        self.settings = settings
+        self.segments: list[Segment] = [Segment(disk, folder, Offset(0))]
+        self.producers = Producers()
+        self.epochs = LeaderEpochs()
+        self.log_start_offset = Offset(0)
+        self.log_end_offset = Offset(0)
+        self.flushed_end_offset = Offset(0)
+        self.recovery_point = Offset(0)
+        self.bytes_since_checkpoint = 0
+        self.snapshots: list[Offset] = []
+        """Ascending offsets of the producer snapshots on disk; the last is the recovery point."""
+        self.birth: Stored | None = None
+        """A file to write when the folder is made, saying whose it is."""
+        self._folder_made = False
+        self._dirty: list[Segment] = []
+        self._dirty_folders: set[str] = set()
+        self._epochs_changed = False
+        # Batch starts that were just written or just read up to: where the next fetch will begin.
+        self._starts: dict[Offset, tuple[Segment, int]] = {}
+
+    # Positions
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self._dirty or self._dirty_folders)
+
+    def segment_holding(self, offset: Offset) -> Segment:
+        found = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1
+        return self.segments[max(found, 0)]
+
+    # Appending
+
+    def append(self, batch: bytearray | memoryview, header: BatchHeader, leader_epoch: LeaderEpoch) -> Offset:
+        """Write one valid batch at the end and return its first offset. Writes into `batch`."""
+        if self._must_roll(header):
+            self.roll()
+        segment = self.segments[-1]
+        base_offset = self.log_end_offset
+        stamp_in_place(batch, 0, base_offset=base_offset, leader_epoch=leader_epoch)
+        position = segment.size_bytes
+        if not self._folder_made:
+            self._make_folder()
+        try:
+            segment.append(batch, header, base_offset, self.settings.index_interval_bytes)
+        except StorageFull:
+            if segment.is_open:
+                segment.file.truncate(position)
+            raise
+        self.mark_dirty(segment, is_new=position == 0)
+        self.log_end_offset = Offset(base_offset + header.last_offset_delta + 1)
+        self.bytes_since_checkpoint += len(batch)
+        self._remember_start(base_offset, segment, position)
+        if header.producer_id >= 0:
+            self.producers.replay(header, base_offset)
+        if leader_epoch > self.epochs.latest:
+            self.epochs.assign(leader_epoch, base_offset)
+            self._epochs_changed = True
+        return base_offset
+
+    def _must_roll(self, header: BatchHeader) -> bool:
+        segment = self.segments[-1]
+        if segment.size_bytes == 0:
+            return False
+        settings = self.settings
+        if segment.size_bytes + header.size > settings.segment_bytes:
+            return True
+        end_offset = self.log_end_offset + header.last_offset_delta
+        if end_offset - segment.base_offset > SEGMENT_OFFSETS_MAX:
+            return True
+        if len(segment.index) * INDEX_ENTRY_BYTES >= settings.index_bytes_max:
+            return True
+        first = segment.first_timestamp
+        return first is not None and header.max_timestamp - first > settings.segment_ms
+
+    def roll(self) -> None:
+        """Begin a new segment at the end of the log."""
+        sealed = self.segments[-1]
+        assert sealed.size_bytes > 0, "an empty segment is never rolled"
+        following = Segment(self.disk, self.folder, self.log_end_offset)
+        following.file.truncate(0)  # makes it, so that the end is known even if nothing follows
+        sealed.seal()
+        self.segments.append(following)
+        self.mark_dirty(following, is_new=True)
+        self._starts.clear()
+
+    def _make_folder(self) -> None:
+        self.disk.make_folder(self.folder)
+        if self.birth is not None:
+            file = self.disk.open(self.birth.path, create=True)
+            try:
+                file.write(0, self.birth.content)
+            finally:
+                file.release()
+        self._dirty_folders.add(self.folder.rpartition("/")[0])
+        self._folder_made = True
+
+    def mark_dirty(self, segment: Segment, *, is_new: bool) -> None:
+        if not segment.dirty:
+            segment.dirty = True
+            self._dirty.append(segment)
+        if is_new:
+            self._dirty_folders.add(self.folder)
+
+    def _remember_start(self, offset: Offset, segment: Segment, position: int) -> None:
+        starts = self._starts
+        starts[offset] = (segment, position)
+        if len(starts) > LOG_BATCH_STARTS_KEPT:
+            del starts[next(iter(starts))]
+
+    # Opening (log/recovery.py drives this)
+
+    def adopt_folder(self) -> None:
+        """The folder is on disk already."""
+        self._folder_made = True
+
+    def account_recovered(self, header: BatchHeader, *, replay: bool) -> None:
+        """A sound batch was found at the end. `replay`: no snapshot accounts for its producer."""
+        self.log_end_offset = header.next_offset
+        if replay and header.producer_id >= 0:
+            self.producers.replay(header, header.base_offset)
+        if header.leader_epoch > self.epochs.latest:
+            self.epochs.assign(header.leader_epoch, header.base_offset)
+            self._epochs_changed = True
+
+    # Reading
+
+    def read(
+        self, offset: Offset, end_offset: Offset, bytes_max: int, *, at_least_one: bool
+    ) -> Found | ColdRead:
+        """Whole batches from the one that holds `offset`, below `end_offset`.
+
+        At most `bytes_max`, but at least one batch if asked. A ColdRead is for a worker thread.
+        """
+        assert self.log_start_offset <= offset <= end_offset <= self.log_end_offset
+        if offset == end_offset:
+            return Found(b"", offset, 0)
+        start = self._starts.get(offset)
+        segment = start[0] if start else self.segment_holding(offset)
+        if segment.has_index:
+            position = start[1] if start else self._find_in_memory(segment, offset)
+            if position is not None and position >= segment.written_from:
+                found = self._read_in_memory(segment, position, end_offset, bytes_max, at_least_one)
+                if found is not None:
+                    return found
+        return ColdRead(self.view(segment), offset, end_offset, bytes_max, at_least_one)
+
+    def _find_in_memory(self, segment: Segment, offset: Offset) -> int | None:
+        position = segment.index.position_at_or_before(offset)
+        while position < segment.size_bytes:
+            head = segment.file.read_cached(position, HEADER_BYTES)
+            if head is None:
+                return None
+            header = parse_header(head)
+            if header.last_offset >= offset:
+                return position
+            position += header.size
+        return None
+
+    def _read_in_memory(
+        self, segment: Segment, start: int, end_offset: Offset, bytes_max: int, at_least_one: bool
+    ) -> Found | None:
+        boundary = self._end_boundary(segment, end_offset)
+        if boundary is None or boundary[0] - start > bytes_max:
+            boundary = self._last_boundary(segment, start, end_offset, bytes_max, at_least_one)
+            if boundary is None:
+                return None
+        limit, next_offset = boundary
+        if limit == start:
+            return Found(b"", next_offset, start)
+        data = segment.file.read_cached(start, limit - start)
+        if data is None:
+            return None
+        if limit < segment.size_bytes:
+            self._remember_start(next_offset, segment, limit)
+        return Found(data, next_offset, limit)
+
+    def _end_boundary(self, segment: Segment, end_offset: Offset) -> tuple[int, Offset] | None:
+        """The position of `end_offset`, if it is known without looking."""
+        segment_end = self._end_of(segment)
+        if end_offset >= segment_end:
+            return segment.size_bytes, segment_end
+        known = self._starts.get(end_offset)
+        return (known[1], end_offset) if known and known[0] is segment else None
+
+    def _last_boundary(
+        self, segment: Segment, start: int, end_offset: Offset, bytes_max: int, at_least_one: bool
+    ) -> tuple[int, Offset] | None:
+        """Where the last batch that fits ends, and the offset after it. None: not in memory."""
+        near = min(
+            segment.index.batch_start_at_or_before(start + bytes_max),
+            segment.index.position_at_or_before(Offset(end_offset - 1)),
+        )
+        position = max(near, start)
+        while position < segment.size_bytes:
+            head = segment.file.read_cached(position, HEADER_BYTES)
+            if head is None:
+                return None
+            header = parse_header(head)
+            must_have = at_least_one and position == start
+            too_much = position + header.size > start + bytes_max and not must_have
+            if header.base_offset >= end_offset or too_much:
+                return position, header.base_offset
+            position += header.size
+        return position, self._end_of(segment)
+
+    def _end_of(self, segment: Segment) -> Offset:
+        if segment is self.segments[-1]:
+            return self.log_end_offset
+        following = bisect_right(self.segments, segment.base_offset, key=lambda s: s.base_offset)
+        return self.segments[following].base_offset
+
+    def view(self, segment: Segment) -> SegmentView:
+        indexes = Indexes(segment.index, segment.time_index) if segment.has_index else None
+        return SegmentView(
+            disk=self.disk,
+            log_path=segment.path(),
+            index_path=segment.path(INDEX_SUFFIX),
+            time_index_path=segment.path(TIME_INDEX_SUFFIX),
+            base_offset=segment.base_offset,
+            size_bytes=segment.size_bytes,
+            index_interval_bytes=self.settings.index_interval_bytes,
+            indexes=indexes,
+        )
+
+    def keep_indexes(self, read: ColdRead, result: ColdResult) -> None:
+        """Indexes that a worker thread loaded, for the next reader of the same segment."""
+        segment = self.segment_holding(read.segment.base_offset)
+        if segment.base_offset == read.segment.base_offset and not segment.has_index:
+            segment.install_indexes(*result.indexes)
+
+    # Durability
+
+    def begin_flush(self) -> Flush:
+        """Everything that is not on disk yet. The caller must end or fail it."""
+        files = []
+        for segment in self._dirty:
+            segment.dirty = False
+            segment.file.retain()
+            files.append(segment.file)
+        folders = sorted(self._dirty_folders)
+        self._dirty.clear()
+        self._dirty_folders.clear()
+        return Flush(files, folders, self.log_end_offset)
+
+    def end_flush(self, flush: Flush) -> None:
+        """The sync succeeded."""
+        for file in flush.files:
+            file.release()
+        self.flushed_end_offset = max(self.flushed_end_offset, min(flush.end_offset, self.log_end_offset))
+
+    def begin_checkpoint(self) -> Checkpoint:
+        """Bring indexes and producer snapshot on disk to where the log ends now."""
+        writes: list[IndexWrite] = []
+        covered: list[tuple[Segment, int, int]] = []
+        for segment in reversed(self.segments):
+            if segment.indexes_stored and segment is not self.active:
+                break
+            if segment.size_bytes and segment.has_index:
+                writes += _index_writes(segment)
+                covered.append((segment, len(segment.index), len(segment.time_index)))
+        stored = []
+        if self._epochs_changed:
+            stored.append(Stored(f"{self.folder}/{epoch_file.FILE_NAME}", self.epochs.to_bytes()))
+            self._epochs_changed = False
+        stored.append(Stored(self.snapshot_path(self.log_end_offset), self.producers.to_bytes()))
+        self.bytes_since_checkpoint = 0
+        return Checkpoint(writes, stored, self.log_end_offset, covered)
+
+    def end_checkpoint(self, checkpoint: Checkpoint) -> list[str]:
+        """The checkpoint is on disk. Returns the snapshots that it made needless."""
+        assert self.flushed_end_offset >= checkpoint.recovery_point
+        for segment, entries, time_entries in checkpoint.segments:
+            segment.index_entries_stored = max(segment.index_entries_stored, entries)
+            segment.time_entries_stored = max(segment.time_entries_stored, time_entries)
+        self.recovery_point = checkpoint.recovery_point
+        if self.recovery_point not in self.snapshots:
+            self.snapshots.append(self.recovery_point)
+        needless = self.snapshots[:-SNAPSHOTS_KEPT]
+        del self.snapshots[:-SNAPSHOTS_KEPT]
+        return [self.snapshot_path(offset) for offset in needless]
+
+    def abandon_checkpoint(self) -> None:
+        """There was no room for it. The data is as safe as before; the next one covers it."""
+        self._epochs_changed = True
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        return self.recovery_point < self.log_end_offset or self._epochs_changed
+
+    def snapshot_path(self, offset: Offset) -> str:
+        return f"{self.folder}/{segment_name(offset)}{SNAPSHOT_SUFFIX}"
+
+    # Removing
+
+    def drop_segments(self, count: int) -> list[str]:
+        """Forget the oldest segments. Returns the files to remove."""
+        assert count < len(self.segments), "the active segment stays"
+        doomed, self.segments = self.segments[:count], self.segments[count:]
+        for segment in doomed:
+            self._forget(segment)
+        self.advance_start(max(self.log_start_offset, self.segments[0].base_offset))
+        return [
+            segment.path(suffix)
+            for segment in doomed
+            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        ]
+
+    def advance_start(self, offset: Offset) -> None:
+        assert self.log_start_offset <= offset <= self.log_end_offset
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.epochs.truncate_start(offset)
+            self._epochs_changed = True
+
+    def start_file(self) -> Stored:
+        """What makes the start survive a restart."""
+        return Stored(f"{self.folder}/{LOG_START_FILE}", render_rows([str(self.log_start_offset)]))
+
+    def _forget(self, segment: Segment) -> None:
+        if segment in self._dirty:
+            self._dirty.remove(segment)
+        segment.dirty = False
+        segment.abandon_file()
+        self._starts.clear()
+
+    def close_idle_files(self) -> None:
+        """Give back the descriptors of segments that are only read now and then."""
+        for segment in self.segments[:-1]:
+            if segment.is_open and not segment.dirty:
+                segment.close_file()
+
+    def close(self) -> None:
+        """Release the files. Nothing is synced: checkpoint first to stop cleanly."""
+        for segment in self.segments:
+            self._forget(segment)
+
+    def __repr__(self) -> str:
+        name = self.folder.rpartition("/")[2]
+        return (
+            f"<PartitionLog {name} start={self.log_start_offset} end={self.log_end_offset} "
+            f"flushed={self.flushed_end_offset} recovery={self.recovery_point} segments={len(self.segments)}>"
+        )
+
+
+def _index_writes(segment: Segment) -> list[IndexWrite]:
+    """The entries that are not on disk yet."""
+    stored, time_stored = segment.index_entries_stored, segment.time_entries_stored
+    return [
+        IndexWrite(segment.path(INDEX_SUFFIX), stored * INDEX_ENTRY_BYTES, segment.index.to_bytes(stored)),
+        IndexWrite(
+            segment.path(TIME_INDEX_SUFFIX),
+            time_stored * TIME_ENTRY_BYTES,
+            segment.time_index.to_bytes(time_stored),
+        ),
+    ]

@@ -1,0 +1,177 @@
+"""What each idempotent producer last wrote to this partition.
+
+A producer numbers its batches. From the last five of each we tell a retry (answer it with the offset
+it got the first time), the next batch (append it) and anything else (refuse it), so that a record
+sent twice is stored once.
+
+Rule 1: `check` decides and changes nothing; `replay` applies a batch that is in the log. A start
+        after a crash replays the same headers and arrives at the same state.
+Rule 2: a producer we know nothing of may begin anywhere: its earlier records may have been removed
+        by retention.
+
+The snapshot is Kafka's .snapshot file. Kafka keeps one row a producer; we write a row for each
+remembered batch, oldest first, so that Kafka's tools, which let later rows win, read the same state.
+"""
+
+import struct
+from collections import deque
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from penstock.errors import ApiError, CorruptData, ErrorCode
+from penstock.limits import PRODUCER_WINDOW_BATCHES, PRODUCERS_PER_PARTITION_MAX
+from penstock.protocol.batches import BatchHeader
+from penstock.types import Offset, ProducerId
+
+SEQUENCE_MAX = 2**31 - 1
+SNAPSHOT_VERSION = 1
+SNAPSHOT_HEAD = struct.Struct(">hI")
+SNAPSHOT_ROW = struct.Struct(">qhiqiqiq")
+NO_COORDINATOR = -1
+NO_TRANSACTION = -1
+
+
+class WrittenBatch(NamedTuple):
+    first_sequence: int
+    last_sequence: int
+    last_offset: Offset
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def base_offset(self) -> Offset:
+        return Offset(self.last_offset - self.offset_delta)
+
+
+class Producer:
+    __slots__ = ("batches", "epoch")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: deque[WrittenBatch] = deque(maxlen=PRODUCER_WINDOW_BATCHES)
+
+    @property
+    def last(self) -> WrittenBatch:
+        return self.batches[-1]
+
+
+class Producers:
+    __slots__ = ("_by_id",)
+
+    def __init__(self) -> None:
+        # In order of last use: the first is the one to forget when there are too many.
+        self._by_id: dict[ProducerId, Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def items(self) -> list[tuple[ProducerId, Producer]]:
+        return list(self._by_id.items())
+
+    def check(self, header: BatchHeader) -> WrittenBatch | None:
+        """The batch that `header` repeats; None if it is to be appended. Raises if it is neither."""
+        producer = self._by_id.get(ProducerId(header.producer_id))
+        if producer is None:
+            return None
+        if header.producer_epoch == producer.epoch:
+            return _repeated_or_next(producer, header)
+        if header.producer_epoch < producer.epoch:
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} is at epoch {producer.epoch}, not {header.producer_epoch}",
+            )
+        if header.base_sequence != 0:
+            raise _out_of_order(header, expected=0)
+        return None
+
+    def replay(self, header: BatchHeader, base_offset: Offset) -> None:
+        """Apply a batch that is in the log."""
+        producer_id = ProducerId(header.producer_id)
+        producer = self._by_id.pop(producer_id, None)
+        if producer is None or header.producer_epoch > producer.epoch:
+            producer = Producer(header.producer_epoch)
+        self._by_id[producer_id] = producer
+        delta = header.last_offset_delta
+        batch = WrittenBatch(
+            header.base_sequence,
+            header.last_sequence,
+            Offset(base_offset + delta),
+            delta,
+            header.max_timestamp,
+        )
+        producer.batches.append(batch)
+        if len(self._by_id) > PRODUCERS_PER_PARTITION_MAX:
+            del self._by_id[next(iter(self._by_id))]
+
+    def expire(self, *, older_than_ms: int) -> None:
+        doomed = [key for key, producer in self._by_id.items() if producer.last.timestamp < older_than_ms]
+        for key in doomed:
+            del self._by_id[key]
+
+    def to_bytes(self) -> bytes:
+        rows = [
+            SNAPSHOT_ROW.pack(
+                producer_id,
+                producer.epoch,
+                batch.last_sequence,
+                batch.last_offset,
+                batch.offset_delta,
+                batch.timestamp,
+                NO_COORDINATOR,
+                NO_TRANSACTION,
+            )
+            for producer_id, producer in self._by_id.items()
+            for batch in producer.batches
+        ]
+        body = struct.pack(">i", len(rows)) + b"".join(rows)
+        return SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Producers":
+        body = memoryview(data)[SNAPSHOT_HEAD.size :]
+        if len(body) < 4:
+            raise CorruptData(f"a producer snapshot of {len(data)} bytes is too short")
+        version, checksum = SNAPSHOT_HEAD.unpack_from(data)
+        if version != SNAPSHOT_VERSION:
+            raise CorruptData(f"a producer snapshot has version {version}, not {SNAPSHOT_VERSION}")
+        (count,) = struct.unpack_from(">i", body)
+        if crc32c(body) != checksum or len(body) != 4 + count * SNAPSHOT_ROW.size:
+            raise CorruptData("a producer snapshot does not match its checksum")
+        producers = cls()
+        for row in SNAPSHOT_ROW.iter_unpack(body[4:]):
+            producers._restore(*row)
+        return producers
+
+    def _restore(
+        self, producer_id: int, epoch: int, last_sequence: int, last_offset: int, *rest: int
+    ) -> None:
+        offset_delta, timestamp, _coordinator_epoch, _transaction_start = rest
+        producer = self._by_id.setdefault(ProducerId(producer_id), Producer(epoch))
+        first_sequence = sequence_plus(last_sequence, -offset_delta)
+        producer.batches.append(
+            WrittenBatch(first_sequence, last_sequence, Offset(last_offset), offset_delta, timestamp)
+        )
+
+
+def sequence_plus(sequence: int, steps: int) -> int:
+    """Sequences count from 0 to 2^31 - 1 and begin again."""
+    return (sequence + steps) % (SEQUENCE_MAX + 1)
+
+
+def _repeated_or_next(producer: Producer, header: BatchHeader) -> WrittenBatch | None:
+    first, last = header.base_sequence, header.last_sequence
+    expected = sequence_plus(producer.last.last_sequence, 1)
+    if first == expected:
+        return None
+    for batch in producer.batches:
+        if batch.first_sequence == first and batch.last_sequence == last:
+            return batch
+    raise _out_of_order(header, expected)
+
+
+def _out_of_order(header: BatchHeader, expected: int) -> ApiError:
+    return ApiError(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {header.producer_id} sent sequence {header.base_sequence} where {expected} was expected",
+    )

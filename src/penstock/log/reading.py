@@ -1,0 +1,147 @@
+"""Reading a segment from the device, away from the event loop.
+
+A `SegmentView` says everything a worker thread needs to know about a segment; the thread opens its
+own file, so that the segment may be closed, rolled or deleted meanwhile. Every batch that is
+returned has been held against its checksum.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.errors import CorruptData
+from penstock.host.disk import Disk, File
+from penstock.log.offset_index import OffsetIndex
+from penstock.log.time_index import TimeIndex
+from penstock.protocol.batches import (
+    HEADER_BYTES,
+    BatchHeader,
+    check_crc,
+    check_shape,
+    parse_header,
+    split_batches,
+)
+from penstock.types import NO_TIMESTAMP, Buffer, Offset
+
+
+class Indexes(NamedTuple):
+    by_offset: OffsetIndex
+    by_time: TimeIndex
+
+
+class Found(NamedTuple):
+    """Whole batches, and where the next ones begin."""
+
+    data: Buffer
+    next_offset: Offset
+    next_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    disk: Disk
+    log_path: str
+    index_path: str
+    time_index_path: str
+    base_offset: Offset
+    size_bytes: int
+    """Nothing past this position is looked at: it may be in the middle of being written."""
+    index_interval_bytes: int
+    indexes: Indexes | None
+    """None: they are on disk."""
+
+    def load_indexes(self, file: File) -> Indexes:
+        """From their files if those fit the log, else by reading the log's headers again."""
+        if self.indexes is not None:
+            return self.indexes
+        try:
+            if self.disk.exists(self.index_path) and self.disk.exists(self.time_index_path):
+                return Indexes(
+                    OffsetIndex.from_bytes(
+                        self.base_offset, self.disk.read_file(self.index_path), self.size_bytes
+                    ),
+                    TimeIndex.from_bytes(self.base_offset, self.disk.read_file(self.time_index_path)),
+                )
+        except CorruptData:
+            pass  # an index only repeats what the log says
+        return rebuild_indexes(file, self.base_offset, self.size_bytes, self.index_interval_bytes)
+
+
+class ColdResult(NamedTuple):
+    found: Found
+    indexes: Indexes
+
+
+@dataclass(frozen=True, slots=True)
+class ColdRead:
+    segment: SegmentView
+    offset: Offset
+    end_offset: Offset
+    bytes_max: int
+    at_least_one: bool
+
+    def run(self) -> ColdResult:
+        """Blocks. Raises CorruptData when what is on disk is not what was written."""
+        file = self.segment.disk.open(self.segment.log_path)
+        try:
+            indexes = self.segment.load_indexes(file)
+            start = find_batch(file, indexes.by_offset, self.offset, self.segment.size_bytes)
+            return ColdResult(self._whole_batches(file, start), indexes)
+        finally:
+            file.release()
+
+    def _whole_batches(self, file: File, start: int) -> Found:
+        left = self.segment.size_bytes - start
+        data = file.read(start, min(max(self.bytes_max, HEADER_BYTES), left))
+        if len(data) >= HEADER_BYTES and self.at_least_one and (size := parse_header(data).size) > len(data):
+            data = file.read(start, min(size, left))
+        return checked_batches(data, start, self)
+
+
+def checked_batches(data: Buffer, start: int, read: ColdRead) -> Found:
+    """The whole batches of `data` below the end, each held against its checksum."""
+    used = 0
+    next_offset = read.offset
+    for position, header in split_batches(data):
+        too_much = position + header.size > read.bytes_max and not (read.at_least_one and position == 0)
+        if header.base_offset >= read.end_offset or too_much:
+            break
+        check_stored(data, header, position, f"{read.segment.log_path} at {start + position}")
+        used = position + header.size
+        next_offset = header.next_offset
+    return Found(data if used == len(data) else data[:used], next_offset, start + used)
+
+
+def check_stored(data: Buffer, header: BatchHeader, position: int, where: str) -> None:
+    check_shape(header)
+    if not check_crc(data, header, position):
+        raise CorruptData(f"{where}: the checksum of the batch at offset {header.base_offset} does not match")
+
+
+def find_batch(file: File, index: OffsetIndex, offset: Offset, size_bytes: int) -> int:
+    """The position of the first batch that reaches `offset`; `size_bytes` if none does."""
+    position = index.position_at_or_before(offset)
+    while position < size_bytes:
+        header = parse_header(file.read(position, HEADER_BYTES))
+        if header.last_offset >= offset:
+            return position
+        position += header.size
+    return size_bytes
+
+
+def rebuild_indexes(file: File, base_offset: Offset, size_bytes: int, interval_bytes: int) -> Indexes:
+    by_offset, by_time = OffsetIndex(base_offset), TimeIndex(base_offset)
+    since_entry, newest, newest_offset = 0, NO_TIMESTAMP, base_offset
+    position = 0
+    while position < size_bytes:
+        header = parse_header(file.read(position, HEADER_BYTES))
+        if header.max_timestamp > newest:
+            newest, newest_offset = header.max_timestamp, header.last_offset
+        if since_entry > interval_bytes:
+            by_offset.add(header.last_offset, position)
+            by_time.add(newest, newest_offset)
+            since_entry = 0
+        since_entry += header.size
+        position += header.size
+    if newest != NO_TIMESTAMP:
+        by_time.add(newest, newest_offset)
+    return Indexes(by_offset, by_time)

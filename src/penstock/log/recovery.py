@@ -1,0 +1,228 @@
+"""Opening a log that is on disk, whatever the last process left of it.
+
+The newest producer snapshot is the recovery point: everything below it was synced, indexed and
+accounted for before the snapshot got its name. So
+
+    below it   a missing or damaged batch is corruption. It is said loudly and nothing is cut.
+    above it   batches are read one after another; the first that is not whole and sound ends the
+               log, and what follows was never acknowledged as safe. It is cut off.
+
+Opening is repeatable: a crash in the middle of it leaves a state that opens the same way.
+
+Rule 1: a batch is sound if its checksum holds AND it continues the offsets. The checksum does not
+        cover the base offset, so position is what proves it.
+"""
+
+from typing import NamedTuple
+
+from penstock.errors import CorruptData
+from penstock.host.disk import Disk, File
+from penstock.limits import RECOVERY_READ_BYTES
+from penstock.log import epochs as epoch_file
+from penstock.log.checkpoint import parse_rows
+from penstock.log.epochs import LeaderEpochs
+from penstock.log.offset_index import OffsetIndex
+from penstock.log.partition_log import LOG_START_FILE, SNAPSHOT_SUFFIX, LogSettings, PartitionLog
+from penstock.log.producers import Producers
+from penstock.log.reading import Indexes, check_stored, find_batch
+from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
+from penstock.log.time_index import TimeIndex
+from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
+from penstock.types import Offset
+
+
+class Recovered(NamedTuple):
+    log: PartitionLog
+    scanned_bytes: int
+    cut_bytes: int
+    """How much of a torn tail was removed."""
+
+
+def open_log(disk: Disk, folder: str, settings: LogSettings) -> Recovered:
+    """Blocks. Raises CorruptData if what was once safe is not there any more."""
+    log = PartitionLog(disk, folder, settings)
+    if not disk.exists(folder):
+        return Recovered(log, 0, 0)
+    log.adopt_folder()
+    names = disk.list_folder(folder)
+    for name in names:
+        if name.endswith(".tmp"):
+            disk.remove(f"{folder}/{name}")
+    scan_from = _load_small_files(log, names)
+    log.segments = [
+        Segment(disk, folder, base, disk.size_of(f"{folder}/{segment_name(base)}{LOG_SUFFIX}"))
+        for base in _offsets_named(names, LOG_SUFFIX)
+    ]
+    scanned, cut = _scan(log, scan_from)
+    _settle_start(log)
+    return Recovered(log, scanned, cut)
+
+
+def truncate_to(log: PartitionLog, offset: Offset) -> PartitionLog:
+    """Drop every batch that reaches `offset` or further, and open what is left.
+
+    Waits for the device. Snapshots past the cut are gone for good before anything is cut: one that
+    survived would claim that what is missing was once safe.
+    """
+    assert log.log_start_offset <= offset
+    if offset >= log.log_end_offset:
+        return log
+    disk, folder = log.disk, log.folder
+    past = [snapshot for snapshot in log.snapshots if snapshot > offset]
+    for snapshot in past:
+        disk.remove(log.snapshot_path(snapshot))
+    if past:
+        disk.sync((), [folder])
+    holder = log.segment_holding(offset)
+    view = log.view(holder)
+    indexes = view.load_indexes(holder.file)
+    holder.cut(find_batch(holder.file, indexes.by_offset, offset, holder.size_bytes))
+    for segment in log.segments:
+        if segment.base_offset > holder.base_offset:
+            _remove_segment(disk, segment)
+    log.close()
+    return open_log(disk, folder, log.settings).log
+
+
+def _load_small_files(log: PartitionLog, names: list[str]) -> Offset:
+    """Returns the offset from which batches must be replayed into the producer state."""
+    disk, folder = log.disk, log.folder
+    if LOG_START_FILE in names:
+        ((start,),) = parse_rows(disk.read_file(f"{folder}/{LOG_START_FILE}"), LOG_START_FILE, columns=1)
+        log.log_start_offset = Offset(start)
+    if epoch_file.FILE_NAME in names:
+        log.epochs = LeaderEpochs.from_bytes(disk.read_file(f"{folder}/{epoch_file.FILE_NAME}"))
+    log.snapshots = _offsets_named(names, SNAPSHOT_SUFFIX)
+    log.recovery_point = log.snapshots[-1] if log.snapshots else Offset(0)
+    for offset in reversed(log.snapshots):
+        try:
+            log.producers = Producers.from_bytes(disk.read_file(log.snapshot_path(offset)))
+            return offset
+        except CorruptData:
+            continue  # what it held can be replayed from the log, beginning at an older one
+    return Offset(0)
+
+
+def _scan(log: PartitionLog, scan_from: Offset) -> tuple[int, int]:
+    """Read what may be damaged and cut what is. Returns the bytes scanned and the bytes cut."""
+    if not log.segments or log.segments[0].base_offset > log.recovery_point:
+        if log.recovery_point > log.log_start_offset:
+            raise CorruptData(
+                f"{log.folder}: records below offset {log.recovery_point} were safe and are gone"
+            )
+        scan_from = log.segments[0].base_offset if log.segments else scan_from
+    scanned = cut = 0
+    first = log.segments.index(log.segment_holding(scan_from)) if log.segments else 0
+    for number in range(first, len(log.segments)):
+        segment = log.segments[number]
+        if number > first and segment.base_offset != log.log_end_offset:
+            cut += sum(_remove_segment(log.disk, doomed) for doomed in log.segments[number:])
+            del log.segments[number:]
+            break
+        log.log_end_offset = segment.base_offset
+        size_found = segment.size_bytes
+        scanned += _scan_segment(log, segment, scan_from)
+        if segment.size_bytes < size_found:
+            cut += size_found - segment.size_bytes
+            segment.cut(segment.size_bytes)
+        if number + 1 < len(log.segments):
+            segment.seal()
+    return scanned, cut
+
+
+def _scan_segment(log: PartitionLog, segment: Segment, scan_from: Offset) -> int:
+    """Account for every sound batch; leaves `segment.size_bytes` where the first unsound one begins."""
+    file_bytes, path = segment.size_bytes, segment.path()
+    start = position = _resume(log, segment)
+    segment.size_bytes = segment.written_from = start
+    expected = segment.base_offset if start == 0 else None
+    reader = _BatchReader(segment.file, file_bytes)
+    while position < file_bytes:
+        try:
+            header = reader.batch_at(position, expected, path)
+        except CorruptData:
+            if log.log_end_offset < log.recovery_point:
+                raise
+            break
+        segment.note(header, header.base_offset, header.size, log.settings.index_interval_bytes)
+        log.account_recovered(header, replay=header.base_offset >= scan_from)
+        expected = header.next_offset
+        position += header.size
+    if log.log_end_offset < log.recovery_point and segment is log.segments[-1]:
+        raise CorruptData(
+            f"{path} ends at offset {log.log_end_offset}; "
+            f"records below {log.recovery_point} were safe and are missing"
+        )
+    if position > start:
+        log.mark_dirty(segment, is_new=True)
+    return position - start
+
+
+def _resume(log: PartitionLog, segment: Segment) -> int:
+    """Take the stored indexes as far as they can be trusted; scanning begins at their last entry."""
+    empty = Indexes(OffsetIndex(segment.base_offset), TimeIndex(segment.base_offset))
+    indexes = empty
+    if segment.base_offset < log.recovery_point and log.disk.exists(segment.path(INDEX_SUFFIX)):
+        indexes = log.view(segment).load_indexes(segment.file)
+        indexes.by_offset.truncate(log.recovery_point)
+        indexes.by_time.truncate(log.recovery_point)
+    segment.install_indexes(*indexes)
+    return indexes.by_offset.last_position
+
+
+class _BatchReader:
+    """Reads a segment in large pieces and hands out one checked batch after another."""
+
+    def __init__(self, file: File, size_bytes: int) -> None:
+        self._file = file
+        self._size = size_bytes
+        self._chunk = b""
+        self._chunk_at = 0
+
+    def batch_at(self, position: int, expected: Offset | None, path: str) -> BatchHeader:
+        data, at = self._bytes_at(position, HEADER_BYTES)
+        header = parse_header(data, at)
+        if position + header.size > self._size:
+            raise CorruptData(f"{path} ends inside the batch at {position}")
+        if expected is not None and header.base_offset != expected:
+            raise CorruptData(f"{path} at {position}: offset {header.base_offset} where {expected} belongs")
+        data, at = self._bytes_at(position, header.size)
+        check_stored(data, header, at, f"{path} at {position}")
+        return header
+
+    def _bytes_at(self, position: int, length: int) -> tuple[bytes, int]:
+        at = position - self._chunk_at
+        if at < 0 or at + length > len(self._chunk):
+            self._chunk = self._file.read(
+                position, min(max(length, RECOVERY_READ_BYTES), self._size - position)
+            )
+            self._chunk_at, at = position, 0
+        return self._chunk, at
+
+
+def _settle_start(log: PartitionLog) -> None:
+    if not log.segments or log.log_start_offset > log.log_end_offset:
+        # The start was moved past records that were never synced and are lost. Going back behind it
+        # would show offsets again that were declared gone.
+        for segment in log.segments:
+            _remove_segment(log.disk, segment)
+        start = max(log.log_start_offset, log.recovery_point)
+        log.segments = [Segment(log.disk, log.folder, start)]
+        log.log_end_offset = start
+    log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)
+    log.flushed_end_offset = min(log.recovery_point, log.log_end_offset)
+    log.epochs.truncate_end(log.log_end_offset)
+    log.epochs.truncate_start(log.log_start_offset)
+
+
+def _offsets_named(names: list[str], suffix: str) -> list[Offset]:
+    stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
+    return sorted(Offset(int(stem)) for stem in stems if stem.isdigit())
+
+
+def _remove_segment(disk: Disk, segment: Segment) -> int:
+    segment.dirty = False
+    segment.abandon_file()
+    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        disk.remove(segment.path(suffix))
+    return segment.size_bytes

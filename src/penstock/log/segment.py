@@ -1,0 +1,183 @@
+"""One .log file and its two indexes.
+
+The file is append-only and holds record batches one after another. Its name is its first offset.
+Indexes of the segment being written live in memory and reach the disk with the next checkpoint;
+those of older segments are read when somebody looks there, and may be dropped again.
+
+`written_from` separates what this process wrote itself (served from memory as it is) from what it
+found on disk (checked again whenever it is read: a bit may have flipped while nobody looked).
+"""
+
+from penstock.errors import CorruptData
+from penstock.host.disk import Disk, File
+from penstock.log.offset_index import OffsetIndex
+from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
+from penstock.log.time_index import TimeIndex
+from penstock.protocol.batches import BatchHeader
+from penstock.types import NO_TIMESTAMP, Buffer, Offset
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+
+
+def segment_name(base_offset: Offset) -> str:
+    """Twenty digits, so that names sort as numbers do."""
+    return f"{base_offset:020d}"
+
+
+class Segment:
+    __slots__ = (
+        "_bytes_since_entry",
+        "_disk",
+        "_file",
+        "_index",
+        "_newest_timestamp",
+        "_newest_timestamp_offset",
+        "_time_index",
+        "base_offset",
+        "dirty",
+        "first_timestamp",
+        "folder",
+        "index_entries_stored",
+        "size_bytes",
+        "time_entries_stored",
+        "written_from",
+    )
+
+    def __init__(self, disk: Disk, folder: str, base_offset: Offset, size_bytes: int = 0) -> None:
+        self._disk = disk
+        self.folder = folder
+        self.base_offset = base_offset
+        self.size_bytes = size_bytes
+        self.written_from = size_bytes
+        self.dirty = False
+        self.first_timestamp: int | None = None
+        self.index_entries_stored = 0
+        self.time_entries_stored = 0
+        self._file: File | None = None
+        # An empty segment has empty indexes; another's are loaded when asked for.
+        self._index = OffsetIndex(base_offset) if size_bytes == 0 else None
+        self._time_index = TimeIndex(base_offset) if size_bytes == 0 else None
+        self._bytes_since_entry = 0
+        self._newest_timestamp: int | None = NO_TIMESTAMP if size_bytes == 0 else None
+        self._newest_timestamp_offset = base_offset
+
+    # Files
+
+    def path(self, suffix: str = LOG_SUFFIX) -> str:
+        return f"{self.folder}/{segment_name(self.base_offset)}{suffix}"
+
+    @property
+    def file(self) -> File:
+        """Opened when first needed; made by the first append."""
+        if self._file is None:
+            self._file = self._disk.open(self.path(), create=self.size_bytes == 0)
+        return self._file
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
+    def close_file(self) -> None:
+        """The next use opens it again."""
+        assert not self.dirty, "closing would forget which file must be synced"
+        self.abandon_file()
+
+    def abandon_file(self) -> None:
+        if self._file is not None:
+            self._file.release()
+            self._file = None
+
+    # Indexes
+
+    @property
+    def has_index(self) -> bool:
+        return self._index is not None
+
+    @property
+    def index(self) -> OffsetIndex:
+        assert self._index is not None, "load the index first"
+        return self._index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        assert self._time_index is not None, "load the index first"
+        return self._time_index
+
+    def install_indexes(self, index: OffsetIndex, time_index: TimeIndex) -> None:
+        """Indexes that were read from disk: all of their entries are there already."""
+        self._index, self._time_index = index, time_index
+        self.index_entries_stored = len(index)
+        self.time_entries_stored = len(time_index)
+
+    def forget_indexes(self) -> None:
+        assert self.indexes_stored, "they are not on disk yet"
+        self._index = self._time_index = None
+
+    @property
+    def indexes_stored(self) -> bool:
+        return self._index is None or (
+            self.index_entries_stored == len(self.index) and self.time_entries_stored == len(self.time_index)
+        )
+
+    @property
+    def newest_timestamp(self) -> int:
+        """The largest timestamp of any record here; -1 if there is none."""
+        if self._newest_timestamp is None:
+            self._newest_timestamp = self._newest_timestamp_on_disk()
+        return self._newest_timestamp
+
+    def _newest_timestamp_on_disk(self) -> int:
+        path = self.path(TIME_INDEX_SUFFIX)
+        if not self._disk.exists(path):
+            return NO_TIMESTAMP
+        size = self._disk.size_of(path)
+        whole = size - size % TIME_ENTRY_BYTES
+        if whole == 0:
+            return NO_TIMESTAMP
+        file = self._disk.open(path)
+        try:
+            last = file.read(whole - TIME_ENTRY_BYTES, TIME_ENTRY_BYTES)
+        finally:
+            file.release()
+        try:
+            return TimeIndex.from_bytes(self.base_offset, last).newest_timestamp
+        except CorruptData:
+            return NO_TIMESTAMP
+
+    # Writing
+
+    def append(self, batch: Buffer, header: BatchHeader, base_offset: Offset, interval_bytes: int) -> None:
+        """Write a stamped batch at the end. Raises with nothing of it left if the disk is full."""
+        self.file.write(self.size_bytes, batch)
+        self.note(header, base_offset, len(batch), interval_bytes)
+
+    def note(self, header: BatchHeader, base_offset: Offset, size: int, interval_bytes: int) -> None:
+        """Account for a batch that is in the file at our end: written now, or found in recovery."""
+        last_offset = Offset(base_offset + header.last_offset_delta)
+        if self.first_timestamp is None:
+            self.first_timestamp = header.max_timestamp
+        if header.max_timestamp > self.newest_timestamp:
+            self._newest_timestamp = header.max_timestamp
+            self._newest_timestamp_offset = last_offset
+        if self._bytes_since_entry > interval_bytes:
+            self.index.add(last_offset, self.size_bytes)
+            self.time_index.add(self.newest_timestamp, self._newest_timestamp_offset)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += size
+        self.size_bytes += size
+
+    def seal(self) -> None:
+        """No more is written here: the time index gets the newest timestamp as its last entry."""
+        if self.newest_timestamp != NO_TIMESTAMP:
+            self.time_index.add(self.newest_timestamp, self._newest_timestamp_offset)
+
+    def cut(self, size_bytes: int) -> None:
+        """Drop everything past `size_bytes` from the file."""
+        self.file.truncate(size_bytes)
+        self.size_bytes = size_bytes
+        self.written_from = min(self.written_from, size_bytes)
+
+    def __repr__(self) -> str:
+        return f"<Segment {segment_name(self.base_offset)} {self.size_bytes} bytes>"

@@ -1,0 +1,66 @@
+"""Timestamp → offset in one segment, sparse.
+
+An entry says: the newest timestamp so far is `timestamp`, and the batch that brought it ends with
+`offset`. Timestamps only ascend from entry to entry, although those of records need not.
+
+On disk: twelve bytes an entry, big endian: timestamp, offset relative to the segment's base
+(Kafka's .timeindex file).
+"""
+
+import struct
+from array import array
+from bisect import bisect_left
+
+from penstock.errors import CorruptData
+from penstock.types import NO_TIMESTAMP, Offset
+
+ENTRY = struct.Struct(">qI")
+ENTRY_BYTES = ENTRY.size
+
+
+class TimeIndex:
+    __slots__ = ("_base", "_offsets", "_timestamps")
+
+    def __init__(self, base_offset: Offset) -> None:
+        self._base = base_offset
+        self._timestamps = array("q")
+        self._offsets = array("I")
+
+    def __len__(self) -> int:
+        return len(self._timestamps)
+
+    @property
+    def newest_timestamp(self) -> int:
+        return self._timestamps[-1] if self._timestamps else NO_TIMESTAMP
+
+    def add(self, timestamp: int, offset: Offset) -> None:
+        """Adds nothing when time has not moved on since the last entry."""
+        if timestamp > self.newest_timestamp:
+            self._timestamps.append(timestamp)
+            self._offsets.append(offset - self._base)
+
+    def offset_before(self, timestamp: int) -> Offset:
+        """Every record up to and including this offset is older than `timestamp`."""
+        found = bisect_left(self._timestamps, timestamp) - 1
+        return Offset(self._base + self._offsets[found]) if found >= 0 else Offset(self._base - 1)
+
+    def truncate(self, offset: Offset) -> None:
+        keep = bisect_left(self._offsets, max(offset - self._base, 0))
+        del self._timestamps[keep:]
+        del self._offsets[keep:]
+
+    def to_bytes(self, first_entry: int = 0) -> bytes:
+        rows = zip(self._timestamps[first_entry:], self._offsets[first_entry:], strict=True)
+        return b"".join(ENTRY.pack(*row) for row in rows)
+
+    @classmethod
+    def from_bytes(cls, base_offset: Offset, data: bytes) -> "TimeIndex":
+        if len(data) % ENTRY_BYTES:
+            raise CorruptData(f"a time index of {len(data)} bytes ends inside an entry")
+        index = cls(base_offset)
+        for timestamp, offset in ENTRY.iter_unpack(data):
+            if timestamp <= index.newest_timestamp or (index._offsets and offset <= index._offsets[-1]):
+                raise CorruptData("the entries of a time index do not ascend")
+            index._timestamps.append(timestamp)
+            index._offsets.append(offset)
+        return index

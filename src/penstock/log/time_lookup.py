@@ -1,0 +1,109 @@
+"""From a time to an offset.
+
+Timestamps need not ascend, so the answer is defined by the first record, in offset order, whose
+timestamp is at or after the asked one. Segments and batches whose newest timestamp is older are
+skipped by their index entry or header; only the batch that holds the answer is opened.
+
+All of this blocks; it runs in a worker thread on values made for it.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.errors import CorruptData
+from penstock.host.disk import File
+from penstock.limits import DECOMPRESSED_BYTES_MAX
+from penstock.log.reading import SegmentView, check_stored, find_batch
+from penstock.log.segment import Segment
+from penstock.protocol import records
+from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
+from penstock.types import Offset
+
+
+class TimedOffset(NamedTuple):
+    offset: Offset
+    timestamp: int
+
+
+class TimedSegment(NamedTuple):
+    view: SegmentView
+    segment: Segment
+    """Asked only for its newest timestamp, which may have to be read from disk."""
+
+    @property
+    def newest_timestamp(self) -> int:
+        return self.segment.newest_timestamp
+
+
+class TimeLookup(NamedTuple):
+    segments: Sequence[TimedSegment]
+    start_offset: Offset
+    end_offset: Offset
+
+    def first_at_or_after(self, timestamp: int) -> TimedOffset | None:
+        """Blocks. Raises CorruptData if the batch that should hold the answer is damaged."""
+        for segment in self.segments:
+            if segment.newest_timestamp >= timestamp and (found := self._in_segment(segment.view, timestamp)):
+                return found if found.offset < self.end_offset else None
+        return None
+
+    def newest(self) -> TimedOffset | None:
+        """The earliest record that has the largest timestamp of all."""
+        best: TimedOffset | None = None
+        for segment in self.segments:
+            if best is not None and segment.newest_timestamp <= best.timestamp:
+                continue
+            found = self._newest_in_segment(segment.view)
+            if found is not None and (best is None or found.timestamp > best.timestamp):
+                best = found
+        return best
+
+    def _in_segment(self, view: SegmentView, timestamp: int) -> TimedOffset | None:
+        file = view.disk.open(view.log_path)
+        try:
+            indexes = view.load_indexes(file)
+            first = max(indexes.by_time.offset_before(timestamp) + 1, self.start_offset)
+            position = find_batch(file, indexes.by_offset, Offset(first), view.size_bytes)
+            while position < view.size_bytes:
+                header = parse_header(file.read(position, HEADER_BYTES))
+                if header.max_timestamp >= timestamp:
+                    found = _opened(file, view, header, position)
+                    for offset, time in _times(found):
+                        if time >= timestamp and offset >= self.start_offset:
+                            return TimedOffset(offset, time)
+                position += header.size
+            return None
+        finally:
+            file.release()
+
+    def _newest_in_segment(self, view: SegmentView) -> TimedOffset | None:
+        file = view.disk.open(view.log_path)
+        try:
+            newest: tuple[BatchHeader, int] | None = None
+            position = find_batch(file, view.load_indexes(file).by_offset, self.start_offset, view.size_bytes)
+            while position < view.size_bytes:
+                header = parse_header(file.read(position, HEADER_BYTES))
+                if header.base_offset >= self.end_offset:
+                    break
+                if newest is None or header.max_timestamp > newest[0].max_timestamp:
+                    newest = header, position
+                position += header.size
+            if newest is None:
+                return None
+            found = records.max_timestamp_record(_opened(file, view, *newest))
+            return TimedOffset(*found) if found else None
+        finally:
+            file.release()
+
+
+def _opened(file: File, view: SegmentView, header: BatchHeader, position: int) -> bytes:
+    batch = file.read(position, header.size)
+    if len(batch) < header.size:
+        raise CorruptData(f"{view.log_path} ends inside the batch at {position}")
+    check_stored(batch, header, 0, f"{view.log_path} at {position}")
+    return batch
+
+
+def _times(batch: bytes) -> list[tuple[Offset, int]]:
+    opened = records.iterate(batch, limit_bytes=DECOMPRESSED_BYTES_MAX)
+    return [(record.offset, record.timestamp) for record in opened]

@@ -1,0 +1,126 @@
+"""May this batch be appended? Kafka's checks, in Kafka's order, with Kafka's error codes.
+
+Everything is decided from the header, so that a batch is never opened on the way in. Two kinds of
+topic ask for more and pay for it: compacted ones (every record needs a key) and those that bound
+how old a record may be.
+"""
+
+from penstock.config.topic import TimestampType, TopicConfig
+from penstock.errors import ApiError, CorruptData, ErrorCode
+from penstock.limits import DECOMPRESSED_BYTES_MAX, LONG_MAX
+from penstock.protocol import records
+from penstock.protocol.batches import CODEC_MAX, MAGIC, BatchHeader, check_crc, parse_header
+from penstock.types import NO_TIMESTAMP, Buffer
+
+MAGIC_AT = 16
+MAGIC_BYTES = MAGIC_AT + 1
+
+
+def read_batch(payload: Buffer | None) -> BatchHeader:
+    """The header of a produce payload that is one whole batch of the current format."""
+    if payload is None or len(payload) == 0:
+        raise ApiError(ErrorCode.INVALID_RECORD, "the request has no record batch for this partition")
+    if len(payload) >= MAGIC_BYTES and payload[MAGIC_AT] != MAGIC:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD,
+            f"record format {payload[MAGIC_AT]} is not accepted; this broker stores format {MAGIC}",
+        )
+    try:
+        header = parse_header(payload)
+    except CorruptData as error:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+    if header.size > len(payload):
+        raise ApiError(
+            ErrorCode.CORRUPT_MESSAGE, f"the batch says {header.size} bytes and {len(payload)} came"
+        )
+    if header.size < len(payload):
+        raise ApiError(ErrorCode.INVALID_RECORD, "a partition takes exactly one record batch a request")
+    return header
+
+
+def check_batch(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+    """Raise the ApiError that Kafka would answer with; return if the batch is fine."""
+    if header.size > config.max_message_bytes:
+        raise ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"the batch has {header.size} bytes; max.message.bytes is {config.max_message_bytes}",
+        )
+    if header.size > config.segment_bytes:
+        raise ApiError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"the batch has {header.size} bytes; segment.bytes is {config.segment_bytes}",
+        )
+    if not check_crc(batch, header):
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the checksum of the batch does not match")
+    _check_shape(header)
+    _check_timestamps(batch, header, config, now_ms)
+    if config.is_compacted:
+        _check_keys(batch)
+
+
+def _check_shape(header: BatchHeader) -> None:
+    if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD,
+            f"a batch of {header.record_count} records cannot end at offset delta {header.last_offset_delta}",
+        )
+    if header.attributes & 0x07 > CODEC_MAX:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"compression type {header.codec} does not exist")
+    if header.is_control:
+        raise ApiError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
+    if header.base_offset != 0:
+        raise ApiError(ErrorCode.INVALID_RECORD, "the base offset of a produced batch must be 0")
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise ApiError(ErrorCode.INVALID_RECORD, "a batch with a producer id needs a sequence number")
+    if header.is_transactional:
+        raise ApiError(ErrorCode.INVALID_TXN_STATE, "this broker does not offer transactions")
+
+
+def _check_timestamps(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+    if header.has_log_append_time:
+        raise ApiError(ErrorCode.INVALID_TIMESTAMP, "only the broker may set the log append time")
+    if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return
+    newest = header.max_timestamp
+    if newest != NO_TIMESTAMP and newest - now_ms > config.timestamp_after_max_ms:
+        raise ApiError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"a timestamp lies {newest - now_ms} ms ahead; "
+            f"message.timestamp.after.max.ms is {config.timestamp_after_max_ms}",
+        )
+    if config.timestamp_before_max_ms != LONG_MAX:
+        _check_oldest(batch, now_ms - config.timestamp_before_max_ms)
+
+
+def _check_oldest(batch: Buffer, oldest_allowed: int) -> None:
+    too_old = tuple(
+        number
+        for number, record in enumerate(_opened(batch))
+        if NO_TIMESTAMP != record.timestamp < oldest_allowed
+    )
+    if too_old:
+        raise ApiError(
+            ErrorCode.INVALID_TIMESTAMP,
+            "a timestamp is older than message.timestamp.before.max.ms allows",
+            records=too_old,
+        )
+
+
+def _check_keys(batch: Buffer) -> None:
+    try:
+        missing = records.keys_missing(batch)
+    except CorruptData as error:
+        raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from None
+    if missing:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD,
+            "a compacted topic takes only records with a key",
+            records=tuple(missing),
+        )
+
+
+def _opened(batch: Buffer) -> list[records.Record]:
+    try:
+        return list(records.iterate(batch, limit_bytes=DECOMPRESSED_BYTES_MAX))
+    except CorruptData as error:
+        raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from None

@@ -1,0 +1,154 @@
+"""The layout of keys in the metadata store, and the text form of topic ids.
+
+    /penstock/{cluster_id}/topics/{name}
+    /penstock/{cluster_id}/partitions/{topic_id}/{index}
+    /penstock/{cluster_id}/brokers/{id}
+    /penstock/{cluster_id}/configs/broker/{id or "default"}
+    /penstock/{cluster_id}/producer_ids/next_block
+
+Rule 1: whatever people choose (topic names, the cluster id) is percent-encoded, so that no name
+        contains a slash and none can reach outside its own folder.
+Rule 2: a key has one spelling. `parse` refuses any other with CorruptData, so that two keys never
+        mean one thing.
+Rule 3: kinds that are not listed here belong to other parts and are passed over.
+"""
+
+import base64
+import binascii
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from penstock.errors import CorruptData
+from penstock.types import NO_TOPIC_ID, TopicId
+
+TOPIC_ID_BYTES = 16
+TOPIC_ID_TEXT_CHARACTERS = 22
+METADATA_TOPIC_ID = TopicId(bytes(15) + b"\x01")
+"""Kafka's own metadata log has this one. Clients may treat it specially."""
+
+BROKER_DEFAULT = "default"
+
+
+def topic_id_text(topic_id: TopicId) -> str:
+    """The form people read: URL-safe base64 without padding, as Kafka's tools print it."""
+    assert len(topic_id) == TOPIC_ID_BYTES
+    return base64.urlsafe_b64encode(topic_id).decode("ascii").rstrip("=")
+
+
+def topic_id_from_text(text: str) -> TopicId:
+    """ValueError if this is not exactly what `topic_id_text` would have written."""
+    if len(text) != TOPIC_ID_TEXT_CHARACTERS or not text.isascii():
+        raise ValueError(f"{text!r} is not a topic id: {TOPIC_ID_TEXT_CHARACTERS} characters of base64")
+    try:
+        topic_id = TopicId(base64.b64decode(text + "==", altchars=b"-_", validate=True))
+    except binascii.Error as error:
+        raise ValueError(f"{text!r} is not a topic id: {error}") from error
+    # The last character carries two bits more than are used: only one of its spellings is ours.
+    if topic_id_text(topic_id) != text:
+        raise ValueError(f"{text!r} is not a topic id: its last character says more than 16 bytes")
+    return topic_id
+
+
+def acceptable_topic_id(topic_id: bytes) -> bool:
+    """Whether a topic may have this id.
+
+    Zero means "no id" on the wire, one is Kafka's metadata log, and a text form that begins with a
+    dash would be taken for an option on a command line.
+    """
+    assert len(topic_id) == TOPIC_ID_BYTES
+    if topic_id in (NO_TOPIC_ID, METADATA_TOPIC_ID):
+        return False
+    return not topic_id_text(TopicId(topic_id)).startswith("-")
+
+
+class TopicKey(NamedTuple):
+    name: str
+
+
+class PartitionKey(NamedTuple):
+    topic_id: TopicId
+    partition: int
+
+
+class BrokerKey(NamedTuple):
+    broker_id: int
+
+
+class BrokerConfigKey(NamedTuple):
+    broker_id: int | None
+    """None: the default for every broker."""
+
+
+class ProducerIdsKey(NamedTuple):
+    pass
+
+
+Key = TopicKey | PartitionKey | BrokerKey | BrokerConfigKey | ProducerIdsKey
+
+
+class Keys:
+    """The keys of one cluster."""
+
+    __slots__ = ("_ids", "prefix", "producer_ids")
+
+    def __init__(self, cluster_id: str) -> None:
+        assert cluster_id, "a cluster has a name"
+        self.prefix = f"/penstock/{quote(cluster_id, safe='')}/"
+        self.producer_ids = f"{self.prefix}producer_ids/next_block"
+        # Partitions of one topic follow each other: decoding its id once is enough.
+        self._ids: dict[str, TopicId] = {}
+
+    def topic(self, name: str) -> str:
+        return f"{self.prefix}topics/{quote(name, safe='')}"
+
+    def partition(self, topic_id: TopicId, index: int) -> str:
+        return f"{self.prefix}partitions/{topic_id_text(topic_id)}/{index}"
+
+    def broker(self, broker_id: int) -> str:
+        return f"{self.prefix}brokers/{broker_id}"
+
+    def broker_config(self, broker_id: int | None) -> str:
+        return f"{self.prefix}configs/broker/{BROKER_DEFAULT if broker_id is None else broker_id}"
+
+    def parse(self, key: str) -> Key | None:
+        """What a key stands for, or None if it is of no kind known here."""
+        assert key.startswith(self.prefix), f"{key} belongs to another cluster"
+        try:
+            return self._parse_parts(key.removeprefix(self.prefix).split("/"))
+        except ValueError as error:
+            raise CorruptData(f"metadata key {key}: {error}") from error
+
+    def _parse_parts(self, parts: list[str]) -> Key | None:
+        match parts:
+            case ["partitions", topic_id, index]:
+                return PartitionKey(self._topic_id(topic_id), _number(index))
+            case ["topics", name]:
+                return TopicKey(_name(name))
+            case ["brokers", broker_id]:
+                return BrokerKey(_number(broker_id))
+            case ["configs", "broker", broker_id]:
+                return BrokerConfigKey(None if broker_id == BROKER_DEFAULT else _number(broker_id))
+            case ["producer_ids", "next_block"]:
+                return ProducerIdsKey()
+            case ["partitions" | "topics" | "brokers" | "producer_ids", *_] | ["configs", "broker", *_]:
+                raise ValueError("it has the wrong number of parts")
+        return None
+
+    def _topic_id(self, text: str) -> TopicId:
+        topic_id = self._ids.get(text)
+        if topic_id is None:
+            topic_id = self._ids[text] = topic_id_from_text(text)
+        return topic_id
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or (len(text) > 1 and text[0] == "0"):
+        raise ValueError(f"{text!r} is not a number as it is written in a key")
+    return int(text)
+
+
+def _name(text: str) -> str:
+    name = unquote(text)
+    if not name or quote(name, safe="") != text:
+        raise ValueError(f"{text!r} is not a name as it is written in a key")
+    return name

@@ -1,0 +1,235 @@
+"""The metadata store of the embedded broker: one SQLite file.
+
+Strategy: a table of entries and a row with the revision. Every transaction takes the write lock
+first, compares, changes, raises the revision and commits through the write-ahead log, which is
+synced before `transact` returns. What happens to a half-written transaction is SQLite's trade.
+
+Rule 1: one connection, used by one thread at a time. The shell gives it a worker of its own.
+Rule 2: a file that is not ours is refused before anything is written to it.
+Rule 3: after a failed write or sync the store takes nothing more: what is on disk is known only
+        by opening it again. A full disk is different: nothing was applied and writing may go on.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from penstock.errors import CorruptData, StorageFailed, StorageFull
+from penstock.host.metadata_store import (
+    ABSENT,
+    Change,
+    Committed,
+    Compare,
+    Conflict,
+    Delete,
+    Entry,
+    Put,
+    Snapshot,
+)
+
+MEMORY = ":memory:"
+"""Instead of a path: a store that is gone when it is closed."""
+
+APPLICATION_ID = int.from_bytes(b"Pens", "big")
+SCHEMA_VERSION = 1
+# Another process is kept out by the lock on the data directory; this is for a curious sqlite3 shell.
+BUSY_SECONDS_MAX = 5.0
+
+_SCHEMA = (
+    "CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL)"
+    " WITHOUT ROWID",
+    "CREATE TABLE store (revision INTEGER NOT NULL)",
+    "INSERT INTO store VALUES (0)",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+_PUT = """
+INSERT INTO entries VALUES (?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = excluded.revision
+"""
+
+_FULL = {sqlite3.SQLITE_FULL}
+_CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_FAILED = {
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOLFS,
+}
+
+
+class SqliteStore:
+    """A MetadataStore in the file at `path`, which is made if it is not there."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._failed = False
+        self._closed = False
+        with self._errors_translated():
+            self._connection = sqlite3.connect(
+                path, timeout=BUSY_SECONDS_MAX, isolation_level=None, check_same_thread=False
+            )
+        try:
+            with self._errors_translated():
+                self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def read(self, prefix: str) -> Snapshot:
+        assert prefix.isascii()
+        self._require_usable()
+        with self._errors_translated(), self._transaction("BEGIN"):
+            rows = self._select(prefix)
+            entries = {key: Entry(value, revision) for key, value, revision in rows}
+            return Snapshot(self._revision(), entries)
+
+    def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Committed | Conflict:
+        _require_well_formed(compares, changes)
+        self._require_usable()
+        with self._errors_translated(), self._transaction("BEGIN IMMEDIATE"):
+            if not all(map(self._holds, compares)):
+                return Conflict()
+            return Committed(self._change(changes))
+
+    def close(self) -> None:
+        """Move the write-ahead log into the file and remove it. Closing twice is harmless.
+
+        If the disk is too full for that, StorageFull is raised with the store closed; the log stays
+        beside the file, and nothing that was committed is lost.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        with self._errors_translated():
+            try:
+                if not self._failed:
+                    self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                self._connection.close()
+
+    def _prepare(self) -> None:
+        if self._is_new():
+            # Outside the transaction that makes the schema, because SQLite insists. A crash between
+            # the two leaves a file without tables, which is new the next time as well.
+            self._begin_logging_ahead()
+            with self._transaction("BEGIN IMMEDIATE"):
+                for statement in _SCHEMA:
+                    self._connection.execute(statement)
+            return
+        self._require_ours()
+        self._begin_logging_ahead()
+        self._require_sound()
+
+    def _begin_logging_ahead(self) -> None:
+        mode = self._value("PRAGMA journal_mode = WAL")
+        if mode != "wal" and self._path != MEMORY:
+            raise StorageFailed(
+                f"{self._path}: this file system cannot hold a write-ahead log (it is {mode})"
+            )
+        # Every commit syncs the log. NORMAL would acknowledge what a power cut can take back.
+        self._connection.execute("PRAGMA synchronous = FULL")
+
+    def _is_new(self) -> bool:
+        return self._value("SELECT count(*) FROM sqlite_master") == 0 and self._application_id() == 0
+
+    def _require_ours(self) -> None:
+        if self._application_id() != APPLICATION_ID:
+            raise CorruptData(f"{self._path} is a database, but not a metadata store of Penstock")
+        version = self._value("PRAGMA user_version")
+        if version != SCHEMA_VERSION:
+            detail = f"was written with schema version {version}; this Penstock knows {SCHEMA_VERSION}"
+            raise CorruptData(f"{self._path} {detail}")
+
+    def _require_sound(self) -> None:
+        verdict = self._value("PRAGMA quick_check(1)")
+        if verdict != "ok":
+            raise CorruptData(f"{self._path} is damaged: {verdict}")
+        if self._value("SELECT count(*) FROM store") != 1:
+            raise CorruptData(f"{self._path} is damaged: it does not say its revision")
+
+    def _application_id(self) -> object:
+        return self._value("PRAGMA application_id")
+
+    def _revision(self) -> int:
+        revision = self._value("SELECT revision FROM store")
+        assert isinstance(revision, int)
+        return revision
+
+    def _value(self, statement: str) -> object:
+        row = self._connection.execute(statement).fetchone()
+        assert row is not None, statement
+        value: object = row[0]
+        return value
+
+    def _select(self, prefix: str) -> sqlite3.Cursor:
+        if not prefix:
+            return self._connection.execute("SELECT key, value, revision FROM entries ORDER BY key")
+        beyond = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        return self._connection.execute(
+            "SELECT key, value, revision FROM entries WHERE key >= ? AND key < ? ORDER BY key",
+            (prefix, beyond),
+        )
+
+    def _holds(self, compare: Compare) -> bool:
+        query = "SELECT revision FROM entries WHERE key = ?"
+        row = self._connection.execute(query, (compare.key,)).fetchone()
+        return compare.revision == (ABSENT if row is None else row[0])
+
+    def _change(self, changes: Sequence[Change]) -> int:
+        revision = self._revision() + 1
+        puts = [(put.key, put.value, revision) for put in changes if isinstance(put, Put)]
+        deletions = [(deletion.key,) for deletion in changes if isinstance(deletion, Delete)]
+        changed = self._connection.executemany(_PUT, puts).rowcount if puts else 0
+        if deletions:
+            changed += self._connection.executemany("DELETE FROM entries WHERE key = ?", deletions).rowcount
+        if changed == 0:
+            return revision - 1
+        self._connection.execute("UPDATE store SET revision = ?", (revision,))
+        return revision
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[None]:
+        """Committed if the block ends, undone if it raises."""
+        self._connection.execute(begin)
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        finally:
+            # SQLite undoes some failed transactions by itself, and a second time is an error.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+    @contextmanager
+    def _errors_translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            # The low byte is the kind; the rest says which call it was. Kinds that are not listed
+            # are our own mistakes and pass as they are.
+            kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
+            if kind in _FULL:
+                raise StorageFull(f"{self._path}: {error}") from error
+            if kind in _CORRUPT:
+                raise CorruptData(f"{self._path} is not a sound metadata store: {error}") from error
+            if kind in _FAILED:
+                self._failed = self._failed or kind == sqlite3.SQLITE_IOERR
+                raise StorageFailed(f"{self._path}: {error} ({error.sqlite_errorname})") from error
+            raise
+
+    def _require_usable(self) -> None:
+        assert not self._closed
+        if self._failed:
+            raise StorageFailed(f"{self._path}: an earlier write failed, and the store must be opened again")
+
+
+def _require_well_formed(compares: Sequence[Compare], changes: Sequence[Change]) -> None:
+    """Mistakes of ours that SQLite would accept and another store would not."""
+    keys = [change.key for change in changes]
+    assert len(set(keys)) == len(keys), "a key is changed twice in one transaction"
+    assert all(key.isascii() and key.isprintable() for key in keys), "keys are printable ASCII"
+    assert all(compare.revision >= ABSENT for compare in compares)

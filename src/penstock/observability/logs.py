@@ -1,0 +1,64 @@
+"""Log lines: one event a line, a name and its fields.
+
+    2026-11-15T08:00:00.123Z INFO  partition.recovered partition=orders-3 scanned_bytes=1048576
+
+Values that could break a line or imitate another are quoted: names come from clients.
+"""
+
+import json
+import sys
+from datetime import UTC, datetime
+from typing import Protocol, TextIO
+
+from penstock.host.clock import Clock
+
+PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.,:/@+[]")
+
+
+class Log(Protocol):
+    def info(self, event: str, **fields: object) -> None: ...
+
+    def warning(self, event: str, **fields: object) -> None: ...
+
+    def error(self, event: str, **fields: object) -> None: ...
+
+
+class StreamLog:
+    def __init__(self, clock: Clock, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+        self._clock = clock
+        self._stream = stream if stream is not None else sys.stderr
+        self._quiet = quiet
+
+    def info(self, event: str, **fields: object) -> None:
+        if not self._quiet:
+            self._write("INFO ", event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        self._write("WARN ", event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        self._write("ERROR", event, fields)
+
+    def _write(self, level: str, event: str, fields: dict[str, object]) -> None:
+        now = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
+        stamp = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z"
+        words = [stamp, level, event, *(f"{name}={_quoted(value)}" for name, value in fields.items())]
+        print(" ".join(words), file=self._stream, flush=True)
+
+
+class Silence:
+    """For tests and tools that look at results instead."""
+
+    def info(self, event: str, **fields: object) -> None:
+        pass
+
+    def warning(self, event: str, **fields: object) -> None:
+        pass
+
+    def error(self, event: str, **fields: object) -> None:
+        pass
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return text if text and PLAIN.issuperset(text) else json.dumps(text)

@@ -1,0 +1,54 @@
+"""Every API that has a message table, by api key.
+
+This says what can be decoded and encoded. What a broker offers is the router's to say.
+"""
+
+from typing import Final
+
+from penstock.protocol.messages.alter_configs import ALTER_CONFIGS
+from penstock.protocol.messages.api_versions import API_VERSIONS
+from penstock.protocol.messages.create_partitions import CREATE_PARTITIONS
+from penstock.protocol.messages.create_topics import CREATE_TOPICS
+from penstock.protocol.messages.delete_records import DELETE_RECORDS
+from penstock.protocol.messages.delete_topics import DELETE_TOPICS
+from penstock.protocol.messages.describe_cluster import DESCRIBE_CLUSTER
+from penstock.protocol.messages.describe_configs import DESCRIBE_CONFIGS
+from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS
+from penstock.protocol.messages.describe_producers import DESCRIBE_PRODUCERS
+from penstock.protocol.messages.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
+from penstock.protocol.messages.fetch import FETCH
+from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR
+from penstock.protocol.messages.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
+from penstock.protocol.messages.init_producer_id import INIT_PRODUCER_ID
+from penstock.protocol.messages.list_config_resources import LIST_CONFIG_RESOURCES
+from penstock.protocol.messages.list_offsets import LIST_OFFSETS
+from penstock.protocol.messages.metadata import METADATA
+from penstock.protocol.messages.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
+from penstock.protocol.messages.produce import PRODUCE
+from penstock.protocol.schema import Api, Struct
+
+ALL: Final[tuple[Api[Struct, Struct], ...]] = (
+    PRODUCE,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    FIND_COORDINATOR,
+    API_VERSIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DELETE_RECORDS,
+    INIT_PRODUCER_ID,
+    OFFSET_FOR_LEADER_EPOCH,
+    DESCRIBE_CONFIGS,
+    ALTER_CONFIGS,
+    DESCRIBE_LOG_DIRS,
+    CREATE_PARTITIONS,
+    INCREMENTAL_ALTER_CONFIGS,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_PRODUCERS,
+    LIST_CONFIG_RESOURCES,
+    DESCRIBE_TOPIC_PARTITIONS,
+)
+
+APIS: Final[dict[int, Api[Struct, Struct]]] = {api.key: api for api in ALL}
+assert len(APIS) == len(ALL), "two tables share an api key"

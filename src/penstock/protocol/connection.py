@@ -1,0 +1,159 @@
+"""One client connection without a socket: bytes in, frames out; replies in order.
+
+Receiving. All connections of a loop read into one shared buffer. Whole frames in it are handed out
+where they lie. What is left of an unfinished frame moves to a buffer of the frame's own, and the
+next bytes are read straight into that.
+
+Rule 1: a frame handed out is valid until the next call. Whoever needs it longer copies it.
+Rule 2: the announced size is judged before a byte is set aside for it, and memory follows the bytes
+        that came, not those that were announced.
+Rule 3: replies leave in the order of their requests, whenever they are finished.
+"""
+
+from collections import deque
+from struct import unpack_from
+from typing import Final
+
+from penstock.errors import ProtocolError
+from penstock.limits import FRAME_FIRST_BYTES, FRAME_PREFIX_BYTES, REQUEST_BYTES_MIN
+from penstock.types import Buffer
+
+NOT_FINISHED: Final = None
+
+
+class FrameReceiver:
+    """Where the next bytes go, and which frames they complete.
+
+    Memory is asked for in two steps that the caller grants: `keep_bytes` when a frame turns out to
+    be unfinished, and for frames beyond FRAME_FIRST_BYTES `grow_bytes` once that much has come.
+    """
+
+    __slots__ = ("_frame_bytes_max", "_have", "_own", "_size", "_waiting")
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._own: bytearray | None = None
+        self._have = 0
+        self._size = FRAME_PREFIX_BYTES
+        """Of the unfinished frame in `_own`, its prefix included; until that is known, the prefix."""
+        self._waiting: memoryview | None = None
+        """Bytes that came but were not handed out, because nobody may take them now."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory this connection keeps for itself."""
+        waiting = len(self._waiting) if self._waiting is not None else 0
+        return waiting + (len(self._own) if self._own is not None else 0)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a frame has begun and not ended."""
+        return self._own is not None
+
+    # The shared buffer
+
+    def next_frame(self, data: memoryview, position: int) -> tuple[memoryview, int] | None:
+        """The whole frame that begins at `position`, and where it ends. None: it is not whole."""
+        have = len(data) - position
+        if have < FRAME_PREFIX_BYTES:
+            return None
+        size = self._checked_size(data, position)
+        if have < size:
+            return None
+        end = position + size
+        return data[position + FRAME_PREFIX_BYTES : end], end
+
+    def keep_bytes(self, rest: memoryview) -> int:
+        """How much memory the unfinished frame that begins with `rest` needs at first."""
+        if len(rest) < FRAME_PREFIX_BYTES:
+            return FRAME_PREFIX_BYTES if len(rest) else 0
+        return min(self._checked_size(rest, 0), max(FRAME_FIRST_BYTES, len(rest)))
+
+    def keep(self, rest: memoryview) -> None:
+        """What has come of an unfinished frame moves to a buffer of its own."""
+        assert self._own is None
+        if len(rest):
+            self._have = len(rest)
+            known = self._have >= FRAME_PREFIX_BYTES
+            self._size = self._checked_size(rest, 0) if known else FRAME_PREFIX_BYTES
+            self._own = bytearray(self.keep_bytes(rest))
+            self._own[: self._have] = rest
+
+    def hold(self, rest: memoryview) -> None:
+        """Bytes that may not be looked at yet. The caller stops reading until they are taken."""
+        assert self._waiting is None
+        if len(rest):
+            self._waiting = memoryview(bytearray(rest))
+
+    def take_held(self) -> memoryview | None:
+        held, self._waiting = self._waiting, None
+        return held
+
+    # The own buffer
+
+    def own_buffer(self) -> memoryview:
+        assert self._own is not None
+        return memoryview(self._own)[self._have :]
+
+    def received_own(self, count: int) -> memoryview | None:
+        """`count` bytes came into the own buffer. Returns everything in it once it is full."""
+        assert self._own is not None
+        self._have += count
+        return memoryview(self._own) if self._have == len(self._own) else None
+
+    @property
+    def grow_bytes(self) -> int:
+        """How much more memory the frame in the own buffer needs; 0 if it is whole."""
+        assert self._own is not None
+        return self._size - len(self._own)
+
+    def grow(self) -> None:
+        assert self._own is not None
+        self._own = self._own.ljust(self._size, b"\0")
+
+    def release_own(self) -> None:
+        self._own = None
+
+    def _checked_size(self, data: Buffer, position: int) -> int:
+        """The size of a frame with its prefix, or ProtocolError if no request can have it."""
+        (size,) = unpack_from(">i", data, position)
+        if not REQUEST_BYTES_MIN <= size <= self._frame_bytes_max:
+            allowed = f"{REQUEST_BYTES_MIN} to {self._frame_bytes_max}"
+            raise ProtocolError(f"a frame of {size} bytes was announced; {allowed} are allowed")
+        return FRAME_PREFIX_BYTES + int(size)
+
+
+class PendingReply:
+    __slots__ = ("buffers",)
+
+    def __init__(self) -> None:
+        self.buffers: list[Buffer] | None = NOT_FINISHED
+
+
+class ReplyOrder:
+    """Holds finished replies until every earlier one has left."""
+
+    __slots__ = ("_pending",)
+
+    def __init__(self) -> None:
+        self._pending: deque[PendingReply] = deque()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def expect(self) -> PendingReply:
+        """A request was accepted; its reply will have this place."""
+        pending = PendingReply()
+        self._pending.append(pending)
+        return pending
+
+    def finish(self, pending: PendingReply, buffers: list[Buffer]) -> list[Buffer]:
+        """Returns what may be written now, oldest first. An empty list of buffers: nothing is sent."""
+        assert pending.buffers is NOT_FINISHED, "a reply is finished once"
+        pending.buffers = buffers
+        ready: list[Buffer] = []
+        queue = self._pending
+        while queue and (first := queue[0].buffers) is not NOT_FINISHED:
+            ready += first
+            queue.popleft()
+        return ready

@@ -1,0 +1,58 @@
+# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
+"""OffsetForLeaderEpoch: api key 23, versions 2 to 4, flexible from 4.
+
+Finds where a leader epoch ended, so that consumers and followers notice truncation.
+
+Versions
+    3   replica id
+    4   flexible encoding
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from penstock.protocol.schema import Api, Int16, Int32, Int64, String, Struct, versions
+
+
+class OffsetForLeaderPartition(Struct):
+    partition: Int32 = 0
+    current_leader_epoch: Int32 = -1
+    leader_epoch: Int32 = 0
+
+
+class OffsetForLeaderTopic(Struct):
+    topic: String = ""
+    partitions: list[OffsetForLeaderPartition] = []
+
+
+class OffsetForLeaderEpochRequest(Struct):
+    replica_id: Annotated[Int32, versions(3)] = -2
+    topics: list[OffsetForLeaderTopic] = []
+
+
+class EpochEndOffset(Struct):
+    error_code: Int16 = 0
+    partition: Int32 = 0
+    leader_epoch: Int32 = -1
+    end_offset: Int64 = -1
+
+
+class OffsetForLeaderTopicResult(Struct):
+    topic: String = ""
+    partitions: list[EpochEndOffset] = []
+
+
+class OffsetForLeaderEpochResponse(Struct):
+    throttle_time_ms: Int32 = 0
+    topics: list[OffsetForLeaderTopicResult] = []
+
+
+OFFSET_FOR_LEADER_EPOCH = Api(
+    key=23,
+    name="OffsetForLeaderEpoch",
+    versions=(2, 4),
+    flexible=4,
+    request=OffsetForLeaderEpochRequest,
+    response=OffsetForLeaderEpochResponse,
+)

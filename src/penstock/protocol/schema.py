@@ -1,0 +1,216 @@
+"""The vocabulary in which message tables are written, and how a table is read.
+
+A message is a `Struct` whose annotations are its layout on the wire, in wire order. The type that
+mypy sees (`int`, `str`, ...) is what a handler gets; the rest of the annotation says how it travels:
+
+    versions(4)       only from version 4 on;  versions(4, 7): only in versions 4 to 7
+    X | None          may be null;  with nullable(10): only from version 10 on
+    tagged(0)         travels in the tag section of flexible versions, left out when it has its default
+    RARE              almost always empty, null or default: see `compiler.py` for what that buys
+
+Rule 1: every field has a default. It is the value in versions that lack the field.
+Rule 2: annotations are read by `fields_of`, when a codec is first needed. Importing tables is cheap.
+Rule 3: messages hold no reference cycles, so the garbage collector need not track them (gc=False).
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from types import NoneType
+from typing import Annotated, Any, Final, Generic, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from penstock.types import Buffer, TopicId
+
+
+class Struct(msgspec.Struct, gc=False):
+    """The base of every message and of nearly every part of one."""
+
+
+class FrozenStruct(msgspec.Struct, frozen=True, gc=False):
+    """The base of parts that serve as a default themselves, and so must never change."""
+
+
+class Fixed(msgspec.Struct, frozen=True):
+    """A value of fixed size, by its format in the `struct` module."""
+
+    format: str
+    size: int
+
+
+class Text(msgspec.Struct, frozen=True):
+    """UTF-8 text behind its length."""
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """Bytes behind their length. Records are never copied: a view comes in, buffers go out as they are."""
+
+    is_records: bool = False
+
+
+class Nested(msgspec.Struct, frozen=True):
+    """Another struct."""
+
+    message: type[msgspec.Struct]
+
+
+Kind = Fixed | Text | Blob | Nested
+
+Bool = Annotated[bool, Fixed("?", 1)]
+Int8 = Annotated[int, Fixed("b", 1)]
+Int16 = Annotated[int, Fixed("h", 2)]
+UInt16 = Annotated[int, Fixed("H", 2)]
+Int32 = Annotated[int, Fixed("i", 4)]
+Int64 = Annotated[int, Fixed("q", 8)]
+Float64 = Annotated[float, Fixed("d", 8)]
+Uuid = Annotated[bytes, Fixed("16s", 16)]
+TopicUuid = Annotated[TopicId, Fixed("16s", 16)]
+String = Annotated[str, Text()]
+Bytes = Annotated[bytes, Blob()]
+Records = Annotated[Buffer, Blob(is_records=True)]
+GatheredRecords = Annotated[Buffer | Sequence[Buffer], Blob(is_records=True)]
+"""Records that may also be encoded from several buffers, which follow one another on the wire."""
+
+NO_UUID: Final = bytes(16)
+OPERATIONS_NOT_ASKED_FOR: Final = -(2**31)
+"""What a bit set of authorised operations holds when the client did not ask for it."""
+
+VERSION_MAX: Final = 32767
+
+
+class Versions(msgspec.Struct, frozen=True):
+    first: int
+    last: int
+
+
+class Nullable(msgspec.Struct, frozen=True):
+    first: int
+
+
+class Tag(msgspec.Struct, frozen=True):
+    number: int
+
+
+class Rare(msgspec.Struct, frozen=True):
+    pass
+
+
+RARE: Final = Rare()
+
+
+def versions(first: int, last: int = VERSION_MAX) -> Versions:
+    return Versions(first, last)
+
+
+def nullable(first: int) -> Nullable:
+    return Nullable(first)
+
+
+def tagged(number: int) -> Tag:
+    return Tag(number)
+
+
+Request = TypeVar("Request", bound=Struct)
+Response = TypeVar("Response", bound=Struct)
+Request_co = TypeVar("Request_co", bound=Struct, covariant=True)
+Response_co = TypeVar("Response_co", bound=Struct, covariant=True)
+
+
+class Api(msgspec.Struct, Generic[Request_co, Response_co], frozen=True):
+    """One API: its key, the versions its tables describe, and the first flexible one (None: none is)."""
+
+    key: int
+    name: str
+    versions: tuple[int, int]
+    flexible: int | None
+    request: type[Request_co]
+    response: type[Response_co]
+
+    def has_version(self, version: int) -> bool:
+        first, last = self.versions
+        return first <= version <= last
+
+    def is_flexible(self, version: int) -> bool:
+        return self.flexible is not None and version >= self.flexible
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One row of a table, as the compiler reads it."""
+
+    name: str
+    kind: Kind
+    default: object
+    is_array: bool = False
+    first: int = 0
+    last: int = VERSION_MAX
+    nullable_from: int | None = None
+    tag: int | None = None
+    is_rare: bool = False
+
+    def is_in(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
+    def is_nullable(self, version: int) -> bool:
+        return self.nullable_from is not None and version >= self.nullable_from
+
+
+@cache
+def fields_of(message: type[msgspec.Struct]) -> tuple[Field, ...]:
+    """The rows of a table in wire order."""
+    hints = get_type_hints(message, include_extras=True)
+    pattern = message()
+    return tuple(_field(name, hints[name], getattr(pattern, name)) for name in message.__struct_fields__)
+
+
+def _field(name: str, hint: Any, default: object) -> Field:
+    marks, hint = _marks(hint)
+    is_nullable, hint = _without_none(hint)
+    inner_marks, hint = _marks(hint)
+    marks = [*marks, *inner_marks]
+    is_array = get_origin(hint) is list
+    if is_array:
+        element_marks, hint = _marks(get_args(hint)[0])
+        marks.extend(element_marks)
+    span = _find(marks, Versions) or Versions(0, VERSION_MAX)
+    null = _find(marks, Nullable) or Nullable(0)
+    tag = _find(marks, Tag)
+    return Field(
+        name=name,
+        kind=_kind(name, hint, marks),
+        default=default,
+        is_array=is_array,
+        first=span.first,
+        last=span.last,
+        nullable_from=null.first if is_nullable else None,
+        tag=tag.number if tag else None,
+        is_rare=RARE in marks,
+    )
+
+
+def _marks(hint: Any) -> tuple[list[object], Any]:
+    if get_origin(hint) is Annotated:
+        return list(hint.__metadata__), hint.__origin__
+    return [], hint
+
+
+def _without_none(hint: Any) -> tuple[bool, Any]:
+    options = get_args(hint)
+    if NoneType not in options:
+        return False, hint
+    (rest,) = [option for option in options if option is not NoneType]
+    return True, rest
+
+
+_Mark = TypeVar("_Mark")
+
+
+def _find(marks: list[object], wanted: type[_Mark]) -> _Mark | None:
+    return next((mark for mark in marks if isinstance(mark, wanted)), None)
+
+
+def _kind(name: str, hint: Any, marks: list[object]) -> Kind:
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return Nested(hint)
+    kind = next((mark for mark in marks if isinstance(mark, Fixed | Text | Blob)), None)
+    assert kind is not None, f"field {name} has a type that says nothing about the wire: {hint}"
+    return kind

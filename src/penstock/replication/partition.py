@@ -1,0 +1,252 @@
+"""A replica: its log, its leader epoch, its high watermark, and who waits for it.
+
+The high watermark is what counts. Readers, acknowledgements and lookups see nothing past it.
+
+    flush policy before_ack     it is where the log is flushed to: an unflushed record is never shown
+    flush policy interval, os   it is where the log ends
+
+Rule 1: the high watermark never goes back while this process leads.
+Rule 2: a partition whose disk lied is offline. It answers KAFKA_STORAGE_ERROR and changes nothing.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.config.topic import CompressionType, FlushPolicy, TimestampType, TopicConfig
+from penstock.errors import ApiError, CorruptData, ErrorCode
+from penstock.limits import INDEX_BYTES_MAX
+from penstock.log.partition_log import Flush, LogSettings, PartitionLog
+from penstock.log.reading import ColdRead, Found
+from penstock.log.retention import SegmentFacts
+from penstock.log.time_lookup import TimedSegment, TimeLookup
+from penstock.log.validation import check_batch, read_batch
+from penstock.protocol import records
+from penstock.protocol.batches import BatchHeader, parse_header, with_log_append_time
+from penstock.protocol.compression import Codec, codec_named
+from penstock.replication.waiting import ProduceWaits
+from penstock.types import NO_TIMESTAMP, LeaderEpoch, Offset, TopicId, TopicPartition
+
+
+class Appended(NamedTuple):
+    base_offset: Offset
+    end_offset: Offset
+    log_append_time_ms: int
+    """-1 unless the broker's time is what the records carry."""
+
+
+class Partition:
+    __slots__ = (
+        "_config",
+        "_on_dirty",
+        "_rewrites",
+        "fetch_waits",
+        "high_watermark",
+        "leader_epoch",
+        "log",
+        "name",
+        "offline",
+        "partition_count",
+        "produce_waits",
+        "read_only",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        topic_id: TopicId,
+        leader_epoch: LeaderEpoch,
+        log: PartitionLog,
+        config: TopicConfig,
+        on_dirty: Callable[["Partition"], None],
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.leader_epoch = leader_epoch
+        self.log = log
+        self.offline: ApiError | None = None
+        """Why this partition cannot be used; None while it can."""
+        self.read_only: ApiError | None = None
+        """Why nothing may be written; what is safe can still be read."""
+        self.high_watermark = log.flushed_end_offset
+        self.produce_waits = ProduceWaits()
+        self.fetch_waits: dict[Callable[[Partition], None], None] = {}
+        """Called whenever there is more to read, or the partition failed. Ordered, to be fair."""
+        self.partition_count = 1
+        self._on_dirty = on_dirty
+        self._rewrites = False
+        self.reconfigure(config)
+        self.advance()
+
+    # Configuration
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._config
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        self._config = config
+        self._rewrites = (
+            config.timestamp_type is TimestampType.LOG_APPEND_TIME
+            or config.compression_type is not CompressionType.PRODUCER
+        )
+        self.log.settings = log_settings(config)
+
+    # Writing
+
+    def append(self, payload: memoryview | None, now_ms: int) -> Appended:
+        """Append one producer's batch as leader. Writes offset and epoch into `payload`.
+
+        ApiError: refused. StorageFull: no room, nothing changed. StorageFailed: the disk broke.
+        """
+        if (refusal := self.offline or self.read_only) is not None:
+            raise refusal
+        header = read_batch(payload)
+        assert payload is not None
+        config = self._config
+        check_batch(payload, header, config, now_ms)
+        if header.producer_id >= 0 and (repeated := self.log.producers.check(header)) is not None:
+            return Appended(repeated.base_offset, Offset(repeated.last_offset + 1), repeated.timestamp)
+        append_time = NO_TIMESTAMP
+        batch: bytearray | memoryview = payload
+        if self._rewrites:
+            batch, header = self._rewritten(payload, header, now_ms)
+            if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
+                append_time = now_ms
+        base_offset = self.log.append(batch, header, self.leader_epoch)
+        self._on_dirty(self)
+        if config.flush_policy is not FlushPolicy.BEFORE_ACK:
+            self.advance()
+        return Appended(base_offset, self.log.log_end_offset, append_time)
+
+    def _rewritten(
+        self, payload: memoryview, header: BatchHeader, now_ms: int
+    ) -> tuple[bytearray, BatchHeader]:
+        """The batch in the compression and with the time that the topic prescribes."""
+        config = self._config
+        batch = bytearray(payload)
+        if config.compression_type is not CompressionType.PRODUCER:
+            codec = _codec_of(config.compression_type)
+            try:
+                batch = bytearray(records.recompress(batch, codec, config.compression_level))
+            except CorruptData as error:
+                raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from None
+        if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            batch = with_log_append_time(batch, now_ms)
+        if len(batch) > config.batch_bytes_max:
+            raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, f"recompressed, the batch has {len(batch)} bytes")
+        return batch, parse_header(batch)
+
+    # Becoming safe
+
+    def flushed(self, flush: Flush) -> None:
+        """The shell synced what `log.begin_flush` named."""
+        self.log.end_flush(flush)
+        self.advance()
+
+    def advance(self) -> None:
+        """Move the high watermark to where it may be, and tell those who wait for it."""
+        log = self.log
+        waits_for_disk = self._config.flush_policy is FlushPolicy.BEFORE_ACK
+        reached = log.flushed_end_offset if waits_for_disk else log.log_end_offset
+        if reached > self.high_watermark:
+            self.high_watermark = reached
+            self.produce_waits.release(reached)
+            self._wake_fetches()
+
+    def go_offline(self, reason: str, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> None:
+        """Refuse everything from now on, those who wait included."""
+        self.offline = ApiError(code, reason)
+        self.produce_waits.fail(code)
+        self._wake_fetches()
+
+    def stop_writes(self, reason: str) -> None:
+        """The disk no longer keeps its promises. What was not yet safe is never acknowledged."""
+        self.read_only = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        self.produce_waits.fail(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def require_online(self) -> None:
+        if self.offline is not None:
+            raise self.offline
+
+    def _wake_fetches(self) -> None:
+        for wake in tuple(self.fetch_waits):
+            wake(self)
+
+    # Reading
+
+    def read(self, offset: Offset, bytes_max: int, *, at_least_one: bool) -> Found | ColdRead:
+        """Whole batches below the high watermark. A ColdRead is for a worker thread."""
+        self.require_online()
+        log = self.log
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is not within {log.log_start_offset} to {log.log_end_offset}",
+            )
+        if offset >= self.high_watermark:
+            return Found(b"", offset, 0)
+        return log.read(offset, self.high_watermark, bytes_max, at_least_one=at_least_one)
+
+    def check_epoch(self, epoch: int) -> None:
+        """Fence a client whose idea of the leader is older or newer than ours. -1 asks for no check."""
+        if epoch < 0 or epoch == self.leader_epoch:
+            return
+        older = epoch < self.leader_epoch
+        code = ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
+        raise ApiError(code, f"the leader epoch is {self.leader_epoch}, the request has {epoch}")
+
+    def end_of_epoch(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
+        """Where records of `epoch`, or of the last one before it, end. (-1, -1): nothing is known."""
+        if epoch == self.leader_epoch:
+            return epoch, self.log.log_end_offset
+        return self.log.epochs.end_of(epoch, self.log.log_end_offset)
+
+    def time_lookup(self) -> TimeLookup:
+        """What a worker thread needs to find an offset by its time."""
+        log = self.log
+        segments = [
+            TimedSegment(log.view(segment), segment) for segment in log.segments if segment.size_bytes
+        ]
+        return TimeLookup(segments, log.log_start_offset, self.high_watermark)
+
+    # Removing
+
+    def delete_before(self, offset: Offset) -> None:
+        """DeleteRecords. The new start counts once the shell has stored `log.start_file()`."""
+        if not 0 <= offset <= self.high_watermark:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"cannot delete up to offset {offset}; the high watermark is {self.high_watermark}",
+            )
+        if offset > self.log.log_start_offset:
+            self.log.advance_start(offset)
+
+    def segment_facts(self) -> list[SegmentFacts]:
+        segments = self.log.segments
+        ends = [following.base_offset for following in segments[1:]] + [self.log.log_end_offset]
+        return [
+            SegmentFacts(segment.base_offset, end, segment.size_bytes, segment.newest_timestamp)
+            for segment, end in zip(segments, ends, strict=True)
+        ]
+
+    def __repr__(self) -> str:
+        state = f"offline: {self.offline}" if self.offline else f"high={self.high_watermark}"
+        return f"<Partition {self.name} epoch={self.leader_epoch} end={self.log.log_end_offset} {state}>"
+
+
+def log_settings(config: TopicConfig) -> LogSettings:
+    return LogSettings(
+        segment_bytes=config.segment_bytes,
+        segment_ms=config.segment_ms,
+        index_interval_bytes=config.index_interval_bytes,
+        index_bytes_max=INDEX_BYTES_MAX,
+    )
+
+
+def _codec_of(compression: CompressionType) -> Codec:
+    if compression is CompressionType.UNCOMPRESSED:
+        return Codec.NONE
+    codec = codec_named(compression.value)
+    assert codec is not None, f"no codec is called {compression}"
+    return codec

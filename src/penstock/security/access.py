@@ -1,0 +1,85 @@
+"""May this principal do this to that? Kafka's operations and resources, and the one question.
+
+Until users exist everybody is ANONYMOUS and everything is allowed; what is asked, and where, is
+already as it will be.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+
+class Operation(IntEnum):
+    """Kafka's codes: they are also the bits of 'authorized operations' in replies."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+class ResourceType(IntEnum):
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+
+
+class Resource(NamedTuple):
+    type: ResourceType
+    name: str
+
+
+CLUSTER = Resource(ResourceType.CLUSTER, "kafka-cluster")
+
+TOPIC_OPERATIONS = (
+    Operation.READ,
+    Operation.WRITE,
+    Operation.CREATE,
+    Operation.DELETE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+)
+CLUSTER_OPERATIONS = (
+    Operation.CREATE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.CLUSTER_ACTION,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+    Operation.IDEMPOTENT_WRITE,
+)
+
+
+class Principal(NamedTuple):
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+ANONYMOUS = Principal("User", "ANONYMOUS")
+
+
+class Authorizer(Protocol):
+    @property
+    def allows_everything(self) -> bool:
+        """True lets the hot path skip collecting what a request touches."""
+        ...
+
+    def authorise(self, principal: Principal, operation: Operation, resource: Resource) -> bool: ...
+
+
+class AllowEverything:
+    allows_everything = True
+
+    def authorise(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+        return True

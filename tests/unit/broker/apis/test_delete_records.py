@@ -1,0 +1,189 @@
+"""DeleteRecords: what is gone, what is refused, and that the reply waits for the disk."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.unit.broker.config_support import Inside, append, deny_everything, running
+
+from penstock.broker.apis.delete_records import DeleteRecords
+from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull
+from penstock.protocol.messages.delete_records import (
+    DELETE_RECORDS,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from penstock.replication.partition import Partition
+from penstock.security.access import AllowEverything, Authorizer
+from penstock.types import Offset
+
+HIGH_WATERMARK = -1
+
+Answer = tuple[str, int, int, int]
+"""Topic, partition, error code and low watermark."""
+
+
+@pytest.fixture
+async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
+    async with running(tmp_path) as inside:
+        yield inside
+
+
+class Janitor:
+    """Remembers the start each partition had when it was stored, or fails."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.stored: list[tuple[str, Offset]] = []
+        self._failure = failure
+
+    async def store_start(self, partition: Partition) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self.stored.append((str(partition.name), partition.log.log_start_offset))
+
+
+async def deleted(
+    inside: Inside,
+    *asked: tuple[str, int, int],
+    janitor: Janitor | None = None,
+    authorizer: Authorizer | None = None,
+) -> list[Answer]:
+    request = DeleteRecordsRequest(
+        topics=[
+            DeleteRecordsTopic(topic, [DeleteRecordsPartition(index, offset)])
+            for topic, index, offset in asked
+        ]
+    )
+    handler = DeleteRecords(inside.cluster, inside.partitions, janitor or Janitor())
+    reply = await inside.ask(DELETE_RECORDS, handler, request, authorizer=authorizer or AllowEverything())
+    return [
+        (topic.name, entry.partition_index, entry.error_code, entry.low_watermark)
+        for topic in reply.topics
+        for entry in topic.partitions
+    ]
+
+
+async def test_the_log_starts_where_the_client_said_and_that_is_stored_first(inside: Inside) -> None:
+    [partition] = await inside.topic("t")
+    append(partition, 10, 20, 30)
+    janitor = Janitor()
+
+    assert await deleted(inside, ("t", 0, 2), janitor=janitor) == [("t", 0, 0, 2)]
+    assert partition.log.log_start_offset == 2
+    assert janitor.stored == [("t-0", 2)]
+    with pytest.raises(ApiError, match="OFFSET_OUT_OF_RANGE"):
+        partition.read(Offset(1), 1000, at_least_one=True)
+
+
+async def test_minus_one_deletes_everything_that_can_be_read(inside: Inside) -> None:
+    [partition] = await inside.topic("t")
+    append(partition, 10, 20, 30)
+
+    assert await deleted(inside, ("t", 0, HIGH_WATERMARK)) == [("t", 0, 0, 3)]
+    assert await deleted(inside, ("t", 0, HIGH_WATERMARK)) == [("t", 0, 0, 3)]
+
+
+async def test_an_empty_partition_has_nothing_to_delete(inside: Inside) -> None:
+    await inside.topic("t")
+
+    assert await deleted(inside, ("t", 0, HIGH_WATERMARK)) == [("t", 0, 0, 0)]
+    assert await deleted(inside, ("t", 0, 0)) == [("t", 0, 0, 0)]
+
+
+async def test_an_offset_below_the_start_answers_with_the_start(inside: Inside) -> None:
+    [partition] = await inside.topic("t")
+    append(partition, 10, 20, 30)
+    await deleted(inside, ("t", 0, 2))
+
+    assert await deleted(inside, ("t", 0, 1)) == [("t", 0, 0, 2)]
+
+
+@pytest.mark.parametrize("offset", [4, -2, 2**63 - 1])
+async def test_an_offset_that_no_record_can_have_is_out_of_range(inside: Inside, offset: int) -> None:
+    [partition] = await inside.topic("t")
+    append(partition, 10, 20, 30)
+
+    assert await deleted(inside, ("t", 0, offset)) == [("t", 0, ErrorCode.OFFSET_OUT_OF_RANGE, -1)]
+    assert partition.log.log_start_offset == 0
+
+
+@pytest.mark.parametrize(("topic", "index"), [("absent", 0), ("bad name", 0), ("t", 9), ("t", -1)])
+async def test_what_does_not_exist_is_unknown(inside: Inside, topic: str, index: int) -> None:
+    await inside.topic("t")
+
+    answer = (topic, index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+    assert await deleted(inside, (topic, index, 0)) == [answer]
+
+
+@pytest.mark.parametrize(
+    ("policy", "code"),
+    [("compact", ErrorCode.POLICY_VIOLATION), ("compact,delete", ErrorCode.NONE), ("delete", ErrorCode.NONE)],
+)
+async def test_a_topic_that_is_only_compacted_keeps_its_records(
+    inside: Inside, policy: str, code: ErrorCode
+) -> None:
+    [partition] = await inside.topic("t", overrides={"cleanup.policy": policy})
+    append(partition, 10, 20)
+
+    [(_, _, answered, _)] = await deleted(inside, ("t", 0, 1))
+    assert answered == code
+    assert partition.log.log_start_offset == (1 if code == ErrorCode.NONE else 0)
+
+
+async def test_internal_topics_are_not_the_clients_to_delete_from(inside: Inside) -> None:
+    await inside.topic("__consumer_offsets", internal=True)
+
+    answer = ("__consumer_offsets", 0, ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
+    assert await deleted(inside, ("__consumer_offsets", 0, HIGH_WATERMARK)) == [answer]
+
+
+async def test_a_partition_named_twice_is_answered_once_by_its_last_offset(inside: Inside) -> None:
+    one, other = await inside.topic("t", partitions=2)
+    append(one, 10, 20, 30)
+    append(other, 10)
+
+    answers = await deleted(inside, ("t", 0, 1), ("t", 1, 1), ("t", 0, 2))
+    assert answers == [("t", 0, 0, 2), ("t", 1, 0, 1)]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [StorageFull("full"), StorageFailed("broken"), ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "broken")],
+)
+async def test_a_start_that_could_not_be_stored_is_a_storage_error(
+    inside: Inside, failure: Exception
+) -> None:
+    [partition] = await inside.topic("t")
+    append(partition, 10, 20)
+
+    answers = await deleted(inside, ("t", 0, 1), janitor=Janitor(failure))
+    assert answers == [("t", 0, ErrorCode.KAFKA_STORAGE_ERROR, -1)]
+
+
+async def test_an_offline_partition_is_a_storage_error_and_keeps_its_start(inside: Inside) -> None:
+    [partition] = await inside.topic("t")
+    append(partition, 10, 20)
+    partition.go_offline("the disk broke")
+
+    assert await deleted(inside, ("t", 0, 1)) == [("t", 0, ErrorCode.KAFKA_STORAGE_ERROR, -1)]
+    assert partition.log.log_start_offset == 0
+
+
+async def test_a_partition_that_may_not_be_written_keeps_its_start(inside: Inside) -> None:
+    [partition] = await inside.topic("t")
+    append(partition, 10, 20)
+    partition.stop_writes("a sync failed")
+
+    assert await deleted(inside, ("t", 0, 1)) == [("t", 0, ErrorCode.KAFKA_STORAGE_ERROR, -1)]
+    assert partition.log.log_start_offset == 0
+
+
+async def test_who_may_not_delete_learns_nothing_and_deletes_nothing(inside: Inside) -> None:
+    [partition] = await inside.topic("t")
+    append(partition, 10, 20)
+
+    for topic in ("t", "absent"):
+        answer = (topic, 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1)
+        assert await deleted(inside, (topic, 0, 1), authorizer=deny_everything) == [answer]
+    assert partition.log.log_start_offset == 0

@@ -1,0 +1,118 @@
+"""FindCoordinator: the controller for groups, and a plain no for what is not offered."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from penstock.broker.apis.find_coordinator import GROUP, SHARE, TRANSACTION, FindCoordinator
+from penstock.errors import ErrorCode
+from penstock.protocol.messages.find_coordinator import (
+    FIND_COORDINATOR,
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from tests.unit.broker.support import (
+    ALLOW_EVERYTHING,
+    DENY_EVERYTHING,
+    LISTENER,
+    OTHER_LISTENER,
+    Allowing,
+    Asker,
+    denying,
+    running_cluster,
+)
+
+
+@pytest.fixture
+async def asker() -> AsyncIterator[Asker]:
+    async with running_cluster() as asker:
+        yield asker
+
+
+async def find(
+    asker: Asker,
+    request: FindCoordinatorRequest,
+    version: int,
+    authorizer: Allowing | None = None,
+    listener: str = LISTENER,
+) -> FindCoordinatorResponse:
+    handler = FindCoordinator(asker.cluster)
+    return await asker.ask(
+        FIND_COORDINATOR,
+        handler,
+        request,
+        version,
+        authorizer=authorizer or ALLOW_EVERYTHING,
+        listener=listener,
+    )
+
+
+def nowhere(key: str, code: ErrorCode, reply: FindCoordinatorResponse) -> Coordinator:
+    """What a refusal looks like, whatever it says."""
+    (entry,) = reply.coordinators
+    assert entry.error_message
+    return Coordinator(key, -1, "", -1, code, entry.error_message)
+
+
+@pytest.mark.parametrize("version", range(4))
+async def test_a_group_is_coordinated_by_the_controller(asker: Asker, version: int) -> None:
+    reply = await find(asker, FindCoordinatorRequest("g"), version)
+
+    assert reply == FindCoordinatorResponse(node_id=1, host="plain1", port=9001)
+
+
+async def test_the_coordinator_is_named_as_the_clients_listener_reaches_it(asker: Asker) -> None:
+    reply = await find(asker, FindCoordinatorRequest("g"), 3, listener=OTHER_LISTENER)
+
+    assert (reply.host, reply.port) == ("tls1", 9101)
+
+
+@pytest.mark.parametrize("version", [4, 5, 6])
+async def test_every_key_is_answered_also_twice_and_also_if_empty(asker: Asker, version: int) -> None:
+    reply = await find(asker, FindCoordinatorRequest(coordinator_keys=["b", "", "b"]), version)
+
+    found = [Coordinator(key, 1, "plain1", 9001, ErrorCode.NONE, "") for key in ("b", "", "b")]
+    assert reply.coordinators == found
+
+
+async def test_no_keys_have_no_coordinators(asker: Asker) -> None:
+    assert (await find(asker, FindCoordinatorRequest(), 6)).coordinators == []
+
+
+@pytest.mark.parametrize(("key_type", "word"), [(TRANSACTION, "Transactions"), (SHARE, "Share groups")])
+async def test_what_is_not_offered_is_not_available_and_says_so(
+    asker: Asker, key_type: int, word: str
+) -> None:
+    many = await find(asker, FindCoordinatorRequest(key_type=key_type, coordinator_keys=["x"]), 6)
+    one = await find(asker, FindCoordinatorRequest("x", key_type), 3)
+
+    assert many.coordinators == [nowhere("x", ErrorCode.COORDINATOR_NOT_AVAILABLE, many)]
+    assert (one.error_code, one.node_id, one.host, one.port) == (15, -1, "", -1)
+    for message in (many.coordinators[0].error_message, one.error_message):
+        assert message == f"{word} are not offered by this broker."
+
+
+async def test_a_key_type_that_does_not_exist_is_an_invalid_request(asker: Asker) -> None:
+    many = await find(asker, FindCoordinatorRequest(key_type=9, coordinator_keys=["x"]), 4)
+    one = await find(asker, FindCoordinatorRequest("x", 9), 2)
+
+    assert many.coordinators == [nowhere("x", ErrorCode.INVALID_REQUEST, many)]
+    assert (one.error_code, one.node_id) == (ErrorCode.INVALID_REQUEST, -1)
+
+
+async def test_groups_and_transactions_of_others_are_denied(asker: Asker) -> None:
+    groups = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=["mine", "theirs"])
+    reply = await find(asker, groups, 6, denying("theirs"))
+    assert [entry.error_code for entry in reply.coordinators] == [0, ErrorCode.GROUP_AUTHORIZATION_FAILED]
+    assert reply.coordinators[1].host == ""
+
+    transaction = FindCoordinatorRequest("x", TRANSACTION)
+    denied = await find(asker, transaction, 3, DENY_EVERYTHING)
+    assert denied.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+async def test_a_listener_at_which_nobody_is_reached_has_no_coordinator_yet(asker: Asker) -> None:
+    reply = await find(asker, FindCoordinatorRequest("g"), 3, listener="ELSEWHERE")
+
+    assert (reply.error_code, reply.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)

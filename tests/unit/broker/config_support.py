@@ -1,0 +1,140 @@
+"""A broker's inside without its network: real metadata, real logs, and a way to ask a handler.
+
+Records count as soon as they are appended (log.flush.policy os), unless a test says otherwise.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from inspect import isawaitable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from penstock.broker.access_table import ACCESS, denied_names
+from penstock.broker.cluster import Cluster
+from penstock.broker.context import RequestContext
+from penstock.config.broker import BrokerConfig
+from penstock.config.layers import Given
+from penstock.controller.topics import (
+    NewTopic,
+    TopicDefaults,
+    TopicRequest,
+    bump_leader_epochs,
+    create_topic,
+    register_broker,
+)
+from penstock.host.os_disk import OsDisk
+from penstock.host.randomness import SystemRandomness
+from penstock.host.worker import Worker, WorkerPool
+from penstock.log.data_directory import DataDirectory, open_directory
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.sqlite import MEMORY, SqliteStore
+from penstock.protocol.frames import encode_response
+from penstock.protocol.records import BatchOptions, Record, build_batch
+from penstock.protocol.schema import Api, Struct
+from penstock.replication.manager import Partitions
+from penstock.replication.partition import Partition
+from penstock.security.access import ANONYMOUS, AllowEverything, Authorizer, Operation, Principal, Resource
+from penstock.types import NodeId, Offset, TopicId
+
+NODE_ID = 1
+NOW_MS = 1_700_000_000_000
+AT_ONCE = {"log.flush.policy": "os"}
+
+allow_everything = AllowEverything()
+
+
+class DenyEverything:
+    allows_everything = False
+
+    def authorise(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+        return False
+
+
+deny_everything = DenyEverything()
+
+
+class Inside(NamedTuple):
+    cluster: Cluster
+    partitions: Partitions
+    pool: WorkerPool
+    directory: DataDirectory
+
+    async def topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        internal: bool = False,
+    ) -> list[Partition]:
+        request = TopicRequest(name=name, partitions=partitions, overrides=overrides or {}, internal=internal)
+        new = NewTopic(TopicId(name.encode().ljust(16, b"*")[:16]), NOW_MS)
+        await self.cluster.change(
+            lambda image: create_topic(
+                image, request, new, defaults=TopicDefaults(1, 1), validate_overrides=lambda _: None
+            )
+        )
+        return self.partitions.of_topic(name)
+
+    async def ask(
+        self,
+        api: Api[Struct, Struct],
+        handler: Callable[[Any, RequestContext], Any],
+        request: Struct,
+        *,
+        version: int | None = None,
+        authorizer: Authorizer = allow_everything,
+    ) -> Any:
+        """The handler's reply, which must also be one that can be sent."""
+        version = api.versions[1] if version is None else version
+        denied = denied_names(ACCESS[api.key], request, self.cluster.image, ANONYMOUS, authorizer)
+        connection = RequestContext(ANONYMOUS, "PLAINTEXT", "127.0.0.1", authorizer)
+        reply = handler(request, connection.for_request(version, "tests", denied))
+        if isawaitable(reply):
+            reply = await reply
+        assert encode_response(api, version, 1, reply)
+        return reply
+
+    async def begin_new_epoch(self, partition: Partition) -> None:
+        """What a start after a crash does, as far as this partition is concerned."""
+        image = await self.cluster.change(bump_leader_epochs)
+        state = image.partition(*partition.name)
+        assert state is not None
+        partition.leader_epoch = state.leader_epoch  # type: ignore[assignment]
+
+
+@asynccontextmanager
+async def running(folder: Path, static: Mapping[str, str] | None = None) -> AsyncIterator[Inside]:
+    loop = asyncio.get_running_loop()
+    worker, pool = Worker("metadata", loop), WorkerPool("reads", 1, loop)
+    store = SqliteStore(MEMORY)
+    directory = open_directory(OsDisk(), str(folder / "data"), NodeId(NODE_ID), SystemRandomness())
+    config = BrokerConfig.of(Given(AT_ONCE if static is None else static), insecure=True)
+    cluster = Cluster(store, worker, ClusterImage(cluster_id="c"), config)
+    partitions = Partitions(directory, config, lambda _: None)
+    cluster.subscribe(lambda before, after: _ignore(partitions.follow(before, after, cluster.config)))
+    task = asyncio.create_task(cluster.run())
+    await cluster.change(lambda image: register_broker(image, NODE_ID, rack=None, endpoints={}))
+    try:
+        yield Inside(cluster, partitions, pool, directory)
+    finally:
+        task.cancel()
+        pool.stop()
+        worker.stop()
+        store.close()
+        for partition in partitions:
+            for segment in partition.log.segments:
+                segment.abandon_file()
+
+
+def append(partition: Partition, *times_ms: int, **options: Any) -> Offset:
+    """One batch with a record for each time; returns its first offset."""
+    given: BatchOptions = options  # type: ignore[assignment]
+    records = [Record(Offset(index), time, b"k", b"v") for index, time in enumerate(times_ms)]
+    batch = build_batch(records, **given)
+    return partition.append(memoryview(bytearray(batch)), NOW_MS).base_offset
+
+
+def _ignore(_: object) -> None:
+    """Removed partitions stay on disk until the test's folder goes."""

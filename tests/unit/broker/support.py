@@ -1,0 +1,173 @@
+"""A cluster's metadata, really stored, and a way to ask a handler as the router would.
+
+Three brokers by default, each reached at two listeners. No partition exists on any disk: for
+handlers that read or write records see `config_support`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from inspect import isawaitable
+from typing import Any, TypeVar
+
+from penstock.broker.access_table import ACCESS, denied_names
+from penstock.broker.cluster import Cluster
+from penstock.broker.context import RequestContext
+from penstock.broker.topic_creation import TopicCreation, WantedTopic
+from penstock.config.broker import BrokerConfig
+from penstock.config.layers import Given
+from penstock.controller.topics import TopicRequest, register_broker
+from penstock.errors import StorageFull
+from penstock.host.metadata_store import Change, Committed, Compare, Conflict, Snapshot
+from penstock.host.worker import Worker
+from penstock.metadata.image import ClusterImage, Endpoint, Topic
+from penstock.metadata.sqlite import MEMORY, SqliteStore
+from penstock.protocol.frames import encode_response
+from penstock.protocol.schema import Api, Struct
+from penstock.security.access import ANONYMOUS, AllowEverything, Authorizer, Operation, Principal, Resource
+
+NOW_MS = 1_700_000_000_000
+LISTENER = "PLAINTEXT"
+OTHER_LISTENER = "TLS"
+ALL_TOPIC_OPERATIONS, ALL_CLUSTER_OPERATIONS = 3576, 8096
+"""Kafka's own bit sets for somebody who may do everything."""
+
+Response = TypeVar("Response", bound=Struct)
+
+
+class Allowing:
+    """Allows what `allows` says, and nothing else."""
+
+    allows_everything = False
+
+    def __init__(self, allows: Callable[[Operation, Resource], bool]) -> None:
+        self._allows = allows
+
+    def authorise(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+        return self._allows(operation, resource)
+
+
+ALLOW_EVERYTHING = AllowEverything()
+DENY_EVERYTHING = Allowing(lambda operation, resource: False)
+
+
+def denying(*names: str) -> Allowing:
+    return Allowing(lambda operation, resource: resource.name not in names)
+
+
+class FixedClock:
+    def wall_ms(self) -> int:
+        return NOW_MS
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+class CountingRandomness:
+    """Sixteen bytes that count up: as different as random ones, and foreseeable."""
+
+    def __init__(self, first: int = 0) -> None:
+        self._next = first
+
+    def bytes(self, count: int) -> bytes:
+        self._next += 1
+        return (self._next - 1).to_bytes(count, "big")
+
+
+class TroubledStore(SqliteStore):
+    """A store in memory that counts its commits, and can be full or be changed by another."""
+
+    def __init__(self) -> None:
+        super().__init__(MEMORY)
+        self.is_full = False
+        self.commits = 0
+        self.interfere: Callable[[], None] | None = None
+
+    def read(self, prefix: str) -> Snapshot:
+        return super().read(prefix)
+
+    def transact(self, compares: Iterable[Compare], changes: Iterable[Change]) -> Committed | Conflict:
+        if self.is_full:
+            raise StorageFull("no space left")
+        if self.interfere is not None:
+            interfere, self.interfere = self.interfere, None
+            interfere()
+        self.commits += 1
+        return super().transact(tuple(compares), tuple(changes))
+
+
+class Asker:
+    def __init__(self, cluster: Cluster, store: TroubledStore) -> None:
+        self.cluster = cluster
+        self.store = store
+        self.randomness = CountingRandomness()
+        self.creation = TopicCreation(cluster, FixedClock(), self.randomness)
+
+    async def topic(self, name: str, partitions: int = 1, settings: Mapping[str, str] | None = None) -> Topic:
+        request = TopicRequest(name=name, partitions=partitions)
+        (topic,) = await self.creation.create([WantedTopic(request, dict(settings or {}))])
+        assert isinstance(topic, Topic), topic
+        return topic
+
+    def answer(
+        self,
+        api: Api[Struct, Struct],
+        handler: Callable[[Any, RequestContext], Any],
+        request: Struct,
+        version: int,
+        *,
+        authorizer: Authorizer = ALLOW_EVERYTHING,
+        listener: str = LISTENER,
+    ) -> Any:
+        """What the handler returns: a reply, or a coroutine for one."""
+        denied = denied_names(ACCESS[api.key], request, self.cluster.image, ANONYMOUS, authorizer)
+        connection = RequestContext(ANONYMOUS, listener, "127.0.0.1", authorizer)
+        return handler(request, connection.for_request(version, "tests", denied))
+
+    async def ask(
+        self,
+        api: Api[Struct, Response],
+        handler: Callable[[Any, RequestContext], Any],
+        request: Struct,
+        version: int | None = None,
+        *,
+        authorizer: Authorizer = ALLOW_EVERYTHING,
+        listener: str = LISTENER,
+    ) -> Response:
+        """The reply, which must also be one that this version can carry."""
+        version = api.versions[1] if version is None else version
+        reply = self.answer(api, handler, request, version, authorizer=authorizer, listener=listener)
+        if isawaitable(reply):
+            reply = await reply
+        assert isinstance(reply, api.response)
+        assert encode_response(api, version, 1, reply)
+        return reply
+
+
+@asynccontextmanager
+async def running_cluster(
+    static: Mapping[str, str] | None = None, broker_ids: Iterable[int] = (1, 2, 3)
+) -> AsyncIterator[Asker]:
+    worker = Worker("metadata", asyncio.get_running_loop())
+    store = TroubledStore()
+    config = BrokerConfig.of(Given(static or {}), insecure=True)
+    cluster = Cluster(store, worker, ClusterImage(cluster_id="c"), config)
+    task = asyncio.create_task(cluster.run())
+    for broker_id in broker_ids:
+        await add_broker(cluster, broker_id)
+    store.commits = 0
+    try:
+        yield Asker(cluster, store)
+    finally:
+        task.cancel()
+        worker.stop()
+        store.close()
+
+
+async def add_broker(cluster: Cluster, broker_id: int) -> None:
+    endpoints = {
+        LISTENER: Endpoint(f"plain{broker_id}", 9000 + broker_id),
+        OTHER_LISTENER: Endpoint(f"tls{broker_id}", 9100 + broker_id),
+    }
+    rack = f"rack{broker_id}"
+    await cluster.change(lambda image: register_broker(image, broker_id, rack=rack, endpoints=endpoints))

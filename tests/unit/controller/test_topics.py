@@ -1,0 +1,370 @@
+"""Decisions about topics: every refusal by its code, and every change in one transaction."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from penstock.controller.topics import (
+    Assignment,
+    Decision,
+    NewTopic,
+    TopicDefaults,
+    TopicRequest,
+    alter_broker_config,
+    alter_topic_config,
+    bump_leader_epochs,
+    create_topic,
+    delete_topic,
+    grow_topic,
+    next_producer_id_block,
+    register_broker,
+)
+from penstock.errors import ApiError, ErrorCode
+from penstock.host.metadata_store import Committed, Conflict
+from penstock.metadata.image import ClusterImage, Endpoint, apply, image_of
+from penstock.metadata.keys import Keys
+from penstock.metadata.sqlite import MEMORY, SqliteStore
+from penstock.types import NO_TOPIC_ID, TopicId
+
+DEFAULTS = TopicDefaults(partitions=4, replication_factor=2)
+KEYS = Keys("c")
+
+
+def validate(overrides: Mapping[str, str]) -> None:
+    if "bad" in overrides:
+        raise ApiError(ErrorCode.INVALID_CONFIG, "bad is not a setting")
+
+
+def topic_id(number: int) -> TopicId:
+    return TopicId(number.to_bytes(16, "big"))
+
+
+def cluster_of(*broker_ids: int) -> ClusterImage:
+    image = ClusterImage(cluster_id="c")
+    for broker_id in broker_ids:
+        decision = register_broker(image, broker_id, rack=None, endpoints={"PLAINTEXT": Endpoint("h", 1)})
+        image = after(image, decision)
+    return image
+
+
+def after(image: ClusterImage, decision: Decision) -> ClusterImage:
+    return apply(image, decision.changes, image.revision + 1)
+
+
+def create(image: ClusterImage, request: TopicRequest, number: int = 7) -> Decision:
+    new = NewTopic(topic_id(number), created_ms=1_000)
+    return create_topic(image, request, new, defaults=DEFAULTS, validate_overrides=validate)
+
+
+def with_topic(image: ClusterImage, name: str = "t", partitions: int = 2, number: int = 7) -> ClusterImage:
+    return after(image, create(image, TopicRequest(name=name, partitions=partitions), number))
+
+
+THREE = cluster_of(1, 2, 3)
+WITH_T = with_topic(THREE)
+
+
+def refusal(decide: Callable[[], object]) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        decide()
+    assert caught.value.detail, "a refusal says why"
+    return caught.value
+
+
+def test_a_topic_is_created_as_asked() -> None:
+    request = TopicRequest(
+        name="t", partitions=3, replication_factor=2, overrides={"retention.ms": "5"}, internal=True
+    )
+    topic = after(THREE, create(THREE, request)).topics["t"]
+    assert (topic.id, topic.internal, topic.created_ms) == (topic_id(7), True, 1_000)
+    assert topic.overrides == {"retention.ms": "5"}
+    for index, state in enumerate(topic.partitions):
+        assert (state.index, state.leader_epoch, state.partition_epoch) == (index, 0, 0)
+        assert state.leader == state.replicas[0]
+        assert state.isr == state.replicas
+        assert len(set(state.replicas)) == 2
+    assert {state.leader for state in topic.partitions} == {1, 2, 3}
+
+
+def test_minus_one_takes_the_defaults_of_the_broker() -> None:
+    topic = after(THREE, create(THREE, TopicRequest(name="t"))).topics["t"]
+    assert len(topic.partitions) == 4
+    assert all(len(state.replicas) == 2 for state in topic.partitions)
+
+
+def test_an_assignment_by_hand_is_followed() -> None:
+    request = TopicRequest(name="t", assignments=[Assignment(1, (2, 3)), Assignment(0, (3, 1))])
+    topic = after(THREE, create(THREE, request)).topics["t"]
+    assert [state.replicas for state in topic.partitions] == [(3, 1), (2, 3)]
+    assert [state.leader for state in topic.partitions] == [3, 2]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "é", "a\n", "x" * 250, "a:b"])
+def test_an_illegal_name_is_refused(name: str) -> None:
+    error = refusal(lambda: create(THREE, TopicRequest(name=name)))
+    assert error.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize("name", ["a", "x" * 249, "A-z_0.9", "...", "-"])
+def test_a_legal_name_is_accepted(name: str) -> None:
+    assert name in after(THREE, create(THREE, TopicRequest(name=name))).topics
+
+
+def test_a_name_that_exists_is_refused() -> None:
+    error = refusal(lambda: create(WITH_T, TopicRequest(name="t"), 8))
+    assert error.code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_names_that_differ_only_in_dots_and_underscores_collide() -> None:
+    image = with_topic(THREE, "a.b_c")
+    error = refusal(lambda: create(image, TopicRequest(name="a_b.c"), 8))
+    assert error.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert "a.b_c" in error.detail
+    image = after(image, delete_topic(image, name="a.b_c"))
+    assert create(image, TopicRequest(name="a_b.c"), 8)
+
+
+def assigned(
+    *assignments: tuple[int, tuple[int, ...]], partitions: int = -1, factor: int = -1
+) -> TopicRequest:
+    return TopicRequest(
+        name="t",
+        partitions=partitions,
+        replication_factor=factor,
+        assignments=[Assignment(*assignment) for assignment in assignments],
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (TopicRequest(name="t", partitions=0), ErrorCode.INVALID_PARTITIONS),
+        (TopicRequest(name="t", partitions=-2), ErrorCode.INVALID_PARTITIONS),
+        (TopicRequest(name="t", partitions=10_001), ErrorCode.INVALID_PARTITIONS),
+        (TopicRequest(name="t", partitions=2**31 - 1), ErrorCode.INVALID_PARTITIONS),
+        (TopicRequest(name="t", replication_factor=0), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (TopicRequest(name="t", replication_factor=-2), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (TopicRequest(name="t", replication_factor=4), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (TopicRequest(name="t", overrides={"bad": "1"}), ErrorCode.INVALID_CONFIG),
+        (assigned((0, (1,)), partitions=1), ErrorCode.INVALID_REQUEST),
+        (assigned((0, (1,)), factor=1), ErrorCode.INVALID_REQUEST),
+        (assigned((0, (1,)), (2, (1,))), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (assigned((1, (1,))), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (assigned((0, (1,)), (0, (1,))), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (assigned((-1, (1,)), (0, (1,))), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (assigned((0, ())), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (assigned((0, (1, 2)), (1, (1,))), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (assigned((0, (1, 1))), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (assigned((0, (1, 9))), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (assigned(*((i, (1,)) for i in range(10_001))), ErrorCode.INVALID_PARTITIONS),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_refused(request_: TopicRequest, code: ErrorCode) -> None:
+    assert refusal(lambda: create(THREE, request_)).code == code
+
+
+def test_a_default_that_the_brokers_cannot_meet_is_refused() -> None:
+    error = refusal(lambda: create(cluster_of(1), TopicRequest(name="t")))
+    assert error.code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_an_id_that_is_reserved_is_our_mistake() -> None:
+    with pytest.raises(AssertionError):
+        create_topic(
+            THREE,
+            TopicRequest(name="t"),
+            NewTopic(NO_TOPIC_ID, 0),
+            defaults=DEFAULTS,
+            validate_overrides=validate,
+        )
+
+
+def test_the_cluster_has_a_limit_on_partitions() -> None:
+    image = cluster_of(1)
+    for number in range(2, 12):
+        request = TopicRequest(name=f"t{number}", partitions=9_999, replication_factor=1)
+        image = after(image, create(image, request, number))
+    assert image.partition_count == 99_990
+    ten = TopicRequest(name="ten", partitions=10, replication_factor=1)
+    eleven = TopicRequest(name="eleven", partitions=11, replication_factor=1)
+    assert refusal(lambda: create(image, eleven, 20)).code == ErrorCode.INVALID_PARTITIONS
+    image = after(image, create(image, ten, 20))
+    assert refusal(lambda: grow_topic(image, "ten", 11)).code == ErrorCode.INVALID_PARTITIONS
+    image = after(image, delete_topic(image, name="t2"))
+    assert grow_topic(image, "ten", 10_000)
+
+
+def test_growing_adds_partitions_and_leaves_the_others() -> None:
+    image = after(WITH_T, grow_topic(WITH_T, "t", 5))
+    before, grown = WITH_T.topics["t"], image.topics["t"]
+    assert grown.partitions[:2] == before.partitions
+    assert [state.index for state in grown.partitions] == [0, 1, 2, 3, 4]
+    assert all(len(state.replicas) == 2 for state in grown.partitions)
+    assert grown.overrides == before.overrides
+
+
+def test_growing_by_hand_is_followed() -> None:
+    image = after(WITH_T, grow_topic(WITH_T, "t", 4, [(3, 1), (2, 1)]))
+    assert [state.replicas for state in image.topics["t"].partitions[2:]] == [(3, 1), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "assignments", "code"),
+    [
+        ("absent", 3, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", 2, None, ErrorCode.INVALID_PARTITIONS),
+        ("t", 1, None, ErrorCode.INVALID_PARTITIONS),
+        ("t", -1, None, ErrorCode.INVALID_PARTITIONS),
+        ("t", 10_001, None, ErrorCode.INVALID_PARTITIONS),
+        ("t", 3, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ("t", 3, [(1, 2), (2, 3)], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ("t", 3, [(1,)], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ("t", 3, [()], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ("t", 3, [(1, 1)], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ("t", 3, [(1, 9)], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+def test_a_growth_that_cannot_be_is_refused(
+    name: str, count: int, assignments: list[tuple[int, ...]] | None, code: ErrorCode
+) -> None:
+    assert refusal(lambda: grow_topic(WITH_T, name, count, assignments)).code == code
+
+
+def test_deleting_by_name_or_by_id_leaves_nothing() -> None:
+    for decision in (delete_topic(WITH_T, name="t"), delete_topic(WITH_T, topic_id=topic_id(7))):
+        image = after(WITH_T, decision)
+        assert not image.topics
+        assert not image.topics_by_id
+        assert image.partition_count == 0
+
+
+def test_a_deletion_that_cannot_be_is_refused() -> None:
+    known = topic_id(7)
+    assert (
+        refusal(lambda: delete_topic(WITH_T, name="x")).code,
+        refusal(lambda: delete_topic(WITH_T, topic_id=topic_id(8))).code,
+        refusal(lambda: delete_topic(WITH_T, name="t", topic_id=known)).code,
+        refusal(lambda: delete_topic(WITH_T)).code,
+        refusal(lambda: delete_topic(WITH_T, name="t", deletion_enabled=False)).code,
+    ) == (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.TOPIC_DELETION_DISABLED,
+    )
+
+
+def test_settings_of_a_topic_are_replaced_whole() -> None:
+    image = after(WITH_T, alter_topic_config(WITH_T, "t", {"a": "1"}, validate))
+    image = after(image, alter_topic_config(image, "t", {"b": "2"}, validate))
+    assert image.topics["t"].overrides == {"b": "2"}
+    assert image.topics["t"].partitions is WITH_T.topics["t"].partitions
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "code"),
+    [
+        ("absent", {}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("not legal", {}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("t", {"bad": "1"}, ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_settings_of_a_topic_that_cannot_be_are_refused(
+    name: str, overrides: dict[str, str], code: ErrorCode
+) -> None:
+    assert refusal(lambda: alter_topic_config(WITH_T, name, overrides, validate)).code == code
+
+
+@pytest.mark.parametrize("broker_id", [2, None])
+def test_settings_of_a_broker_are_replaced_whole_and_can_be_emptied(broker_id: int | None) -> None:
+    image = after(THREE, alter_broker_config(THREE, broker_id, {"a": "1"}, validate))
+    assert image.overrides_of_broker(broker_id).overrides == {"a": "1"}
+    image = after(image, alter_broker_config(image, broker_id, {"b": "2"}, validate))
+    assert image.overrides_of_broker(broker_id).overrides == {"b": "2"}
+    image = after(image, alter_broker_config(image, broker_id, {}, validate))
+    assert image.broker_overrides == {}
+
+
+def test_settings_of_a_broker_that_cannot_be_are_refused() -> None:
+    absent = refusal(lambda: alter_broker_config(THREE, 9, {}, validate))
+    bad = refusal(lambda: alter_broker_config(THREE, 1, {"bad": "1"}, validate))
+    assert (absent.code, bad.code) == (ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CONFIG)
+
+
+def test_a_new_epoch_begins_in_every_partition() -> None:
+    image = with_topic(WITH_T, "u", partitions=3, number=8)
+    image = after(image, bump_leader_epochs(image))
+    states = [state for topic in image.topics.values() for state in topic.partitions]
+    assert len(states) == 5
+    assert all((state.leader_epoch, state.partition_epoch) == (1, 1) for state in states)
+    assert [state.replicas for state in image.topics["t"].partitions] == [
+        state.replicas for state in WITH_T.topics["t"].partitions
+    ]
+
+
+def test_of_decisions_that_race_one_is_decided_again() -> None:
+    """Growing, configuring and deleting one topic all rest on its key."""
+    decisions: dict[str, Callable[[ClusterImage], Decision]] = {
+        "grow": lambda image: grow_topic(image, "t", 4),
+        "configure": lambda image: alter_topic_config(image, "t", {"a": "1"}, validate),
+        "delete": lambda image: delete_topic(image, name="t"),
+    }
+    for first in decisions.values():
+        for second in decisions.values():
+            store, image = stored_topic()
+            one, other = first(image), second(image)
+            assert isinstance(store.transact(one.compares, one.changes), Committed)
+            assert store.transact(other.compares, other.changes) == Conflict()
+            image_of(store.read(KEYS.prefix), "c")
+            store.close()
+
+
+def stored_topic() -> tuple[SqliteStore, ClusterImage]:
+    store = SqliteStore(MEMORY)
+    image = cluster_of(1)
+    for decision in (
+        register_broker(ClusterImage(cluster_id="c"), 1, rack=None, endpoints={}),
+        create(image, TopicRequest(name="t", partitions=2, replication_factor=1)),
+    ):
+        assert isinstance(store.transact(decision.compares, decision.changes), Committed)
+    return store, image_of(store.read(KEYS.prefix), "c")
+
+
+def test_a_new_epoch_never_brings_a_deleted_topic_back() -> None:
+    store, image = stored_topic()
+    bump, deletion = bump_leader_epochs(image), delete_topic(image, name="t")
+    assert isinstance(store.transact(deletion.compares, deletion.changes), Committed)
+    assert store.transact(bump.compares, bump.changes) == Conflict()
+    store.close()
+
+
+def test_a_topic_is_created_once() -> None:
+    store, image = stored_topic()
+    request = TopicRequest(name="u", partitions=1, replication_factor=1)
+    one, other = create(image, request, 8), create(image, request, 9)
+    assert isinstance(store.transact(one.compares, one.changes), Committed)
+    assert store.transact(other.compares, other.changes) == Conflict()
+    store.close()
+
+
+def test_producer_ids_are_never_handed_out_twice() -> None:
+    """A block counts as used once it is committed, whether or not its broker lived to use it."""
+    store, image = stored_topic()
+    handed_out: list[int] = []
+    for _ in range(3):
+        block, rival = next_producer_id_block(image), next_producer_id_block(image)
+        assert isinstance(store.transact(block.decision.compares, block.decision.changes), Committed)
+        assert store.transact(rival.decision.compares, rival.decision.changes) == Conflict()
+        image = image_of(store.read(KEYS.prefix), "c")
+        handed_out += range(block.first, block.first + block.count)
+    assert handed_out == list(range(3_000))
+    store.close()
+
+
+def test_a_broker_may_say_anew_where_it_listens() -> None:
+    decision = register_broker(THREE, 2, rack="r", endpoints={"TLS": Endpoint("other", 9093)})
+    image = after(THREE, decision)
+    assert image.brokers[2].endpoints == {"TLS": Endpoint("other", 9093)}
+    assert image.brokers[2].rack == "r"
+    assert sorted(image.brokers) == [1, 2, 3]

@@ -1,0 +1,86 @@
+"""Stored values: what was written reads back, and anything else is refused by name."""
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import CorruptData
+from penstock.metadata.values import (
+    BrokerConfigValue,
+    BrokerValue,
+    EndpointValue,
+    PartitionValue,
+    ProducerIdsValue,
+    TopicValue,
+    decode,
+    encode,
+    topic_id_of,
+)
+
+KEY = "/penstock/c/somewhere"
+PARTITION = PartitionValue(replicas=(1, 2), leader=1, leader_epoch=4, isr=(1,), partition_epoch=9)
+
+
+@given(st.dictionaries(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8"))))
+def test_a_topic_reads_back(overrides: dict[str, str]) -> None:
+    value = TopicValue("A" * 22, partitions=3, internal=False, created_ms=5, overrides=overrides)
+    assert decode(TopicValue, KEY, encode(value)) == value
+
+
+def test_the_other_values_read_back() -> None:
+    broker = BrokerValue(rack="r1", endpoints={"PLAINTEXT": EndpointValue("localhost", 9092)})
+    config = BrokerConfigValue({"log.retention.ms": "5"})
+    assert decode(PartitionValue, KEY, encode(PARTITION)) == PARTITION
+    assert decode(BrokerValue, KEY, encode(broker)) == broker
+    assert decode(BrokerConfigValue, KEY, encode(config)) == config
+    assert decode(ProducerIdsValue, KEY, encode(ProducerIdsValue(2**62))) == ProducerIdsValue(2**62)
+
+
+def test_every_value_says_its_version() -> None:
+    assert json.loads(encode(PARTITION))["version"] == 1
+
+
+def test_a_newer_version_is_refused_by_its_number_although_its_fields_differ() -> None:
+    data = b'{"version":2,"replicas":[[1,2]],"elr":[]}'
+    with pytest.raises(CorruptData, match=f"metadata key {KEY}: version 2 is not known"):
+        decode(PartitionValue, KEY, data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xfe",
+        b"{}",
+        b"[1]",
+        b'{"version":1}',
+        b'{"version":"1","next_id":0}',
+        b'{"version":1,"next_id":-1}',
+        b'{"version":1,"next_id":"0"}',
+        b'{"version":1,"next_id":0,"more":1}',
+        b'{"version":1,"next_id":0',
+        b'{"next_id":0,"version":1}',
+        b'{"next_id":0}',
+    ],
+)
+def test_a_malformed_value_is_corrupt_and_its_key_is_named(data: bytes) -> None:
+    with pytest.raises(CorruptData, match=f"metadata key {KEY}: "):
+        decode(ProducerIdsValue, KEY, data)
+
+
+@given(st.integers(0), st.binary(max_size=3))
+def test_damaged_bytes_never_raise_anything_else(position: int, damage: bytes) -> None:
+    data = bytearray(encode(PARTITION))
+    position %= len(data)
+    data[position : position + len(damage)] = damage
+    with suppress(CorruptData):
+        decode(PartitionValue, KEY, bytes(data))
+
+
+def test_a_topic_whose_id_is_no_id_is_corrupt() -> None:
+    value = TopicValue("not an id", partitions=1, internal=False, created_ms=0, overrides={})
+    with pytest.raises(CorruptData, match=KEY):
+        topic_id_of(value, KEY)

@@ -1,0 +1,35 @@
+"""Penstock as a user starts it: the installed command, on free ports, in a temporary folder."""
+
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tools.differential.broker import LOOPBACK, Broker, BrokerFailed, child_process, tail
+
+_READY = re.compile(r"^penstock ready kafka=(?P<host>\S+):(?P<port>\d+)", re.MULTILINE)
+_START_S_MAX = 20
+_START_POLL_S = 0.05
+
+
+@contextmanager
+def running_penstock() -> Iterator[Broker]:
+    """A Penstock with nothing in it, stopped and removed when the block ends."""
+    program = Path(sys.executable).with_name("penstock")
+    if not program.exists():
+        raise BrokerFailed(f"there is no {program.name} command beside {Path(sys.executable).name}")
+    with tempfile.TemporaryDirectory(prefix="penstock-") as temporary:
+        home = Path(temporary)
+        command = [str(program), "serve", "--data-dir", str(home / "data")]
+        command += ["--kafka", f"{LOOPBACK}:0", "--http", f"{LOOPBACK}:0"]
+        output = home / "output"
+        with child_process(command, output) as process:
+            deadline = time.monotonic() + _START_S_MAX
+            while (ready := _READY.search(output.read_text(errors="replace"))) is None:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise BrokerFailed(f"Penstock did not start\n{tail(output)}")
+                time.sleep(_START_POLL_S)
+            yield Broker("penstock", ready["host"], int(ready["port"]), process)

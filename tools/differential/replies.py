@@ -1,0 +1,126 @@
+"""An answer as plain values, with what must vary from run to run taken out.
+
+Ids, ports, directories, sizes of file systems and times chosen by the broker become a word in angle
+brackets. Of texts for people only their presence is kept: null, empty or `<text>`. Everything else
+stays as it was on the wire, and only the fields that the version carries appear.
+
+Records become their batches, field by field, and a count of bytes after the last whole batch.
+"""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+from tools.differential.compare import Plain
+
+from penstock.errors import CorruptData
+from penstock.protocol.batches import HEADER_BYTES, check_crc, split_batches
+from penstock.protocol.schema import Blob, Nested, fields_of
+from penstock.types import Buffer
+
+CLOSED = "(connection closed)"
+SILENT = "(no answer)"
+
+UNKNOWN_TOPIC_ID = b"\x01" * 16
+NO_TOPIC_ID = bytes(16)
+
+_BROKER_TIME_MS_FIRST = 1_750_000_000_000
+_BROKER_TIME_MS_LAST = 4_000_000_000_000
+"""Times between these two were chosen by a broker: what scenarios send lies before or after."""
+
+_LOG_APPEND_TIME_BIT = 8
+_SETTINGS_THAT_NAME_PLACES = frozenset(
+    {"listeners", "advertised.listeners", "controller.quorum.voters", "log.dir", "log.dirs"}
+)
+
+
+def plain(message: msgspec.Struct, version: int, topic_ids: Mapping[bytes, str]) -> dict[str, Plain]:
+    """The fields of a message that this version carries, by name."""
+    values: dict[str, Plain] = {}
+    for field in fields_of(type(message)):
+        if not field.is_in(version):
+            continue
+        value = getattr(message, field.name)
+        if isinstance(field.kind, Blob) and field.kind.is_records:
+            values[field.name] = _records(value)
+        elif isinstance(field.kind, Nested):
+            values[field.name] = _nested(value, version, topic_ids)
+        elif isinstance(value, bytes):
+            values[field.name] = _uuid(value, topic_ids)
+        else:
+            values[field.name] = _steady(type(message).__name__, field.name, value)
+    if values.get("name") in _SETTINGS_THAT_NAME_PLACES and values.get("value"):
+        values["value"] = "<place>"
+    return values
+
+
+def _nested(value: object, version: int, topic_ids: Mapping[bytes, str]) -> Plain:
+    if isinstance(value, list):
+        return [plain(element, version, topic_ids) for element in value]
+    return plain(value, version, topic_ids) if isinstance(value, msgspec.Struct) else None
+
+
+def _uuid(value: bytes, topic_ids: Mapping[bytes, str]) -> Plain:
+    if value == NO_TOPIC_ID:
+        return "<no id>"
+    if value == UNKNOWN_TOPIC_ID:
+        return "<unknown id>"
+    return f"<id of {topic_ids[value]}>" if value in topic_ids else "<id>"
+
+
+def _steady(message: str, field: str, value: Plain) -> Plain:
+    rule = _VOLATILE.get(f"{message}.{field}") or _VOLATILE.get(field)
+    return rule(value) if rule else value
+
+
+def _text(value: Plain) -> Plain:
+    return "<text>" if value else value
+
+
+def _not_negative(word: str) -> Callable[[Plain], Plain]:
+    return lambda value: word if isinstance(value, int) and value >= 0 else value
+
+
+def _truthy(word: str) -> Callable[[Plain], Plain]:
+    return lambda value: word if value else value
+
+
+def _time(value: Plain) -> Plain:
+    is_recent = isinstance(value, int) and _BROKER_TIME_MS_FIRST <= value <= _BROKER_TIME_MS_LAST
+    return "<now>" if is_recent else value
+
+
+_VOLATILE: dict[str, Callable[[Plain], Plain]] = {
+    "throttle_time_ms": _not_negative("<ms>"),
+    "port": _not_negative("<port>"),
+    "cluster_id": _truthy("<cluster>"),
+    "log_dir": _truthy("<directory>"),
+    "total_bytes": _not_negative("<bytes>"),
+    "usable_bytes": _not_negative("<bytes>"),
+    "session_id": _truthy("<session>"),
+    "finalized_features_epoch": _not_negative("<epoch>"),
+    "error_message": _text,
+    "batch_index_error_message": _text,
+    "documentation": _text,
+    "log_append_time_ms": _time,
+    "timestamp": _time,
+    "last_timestamp": _time,
+    "InitProducerIdResponse.producer_id": _not_negative("<producer>"),
+}
+
+
+def _records(value: Buffer | None) -> Plain:
+    if value is None:
+        return None
+    walk = split_batches(value)
+    batches: list[Plain] = []
+    try:
+        for position, header in walk:
+            is_append_time = header.attributes & _LOG_APPEND_TIME_BIT
+            fields: dict[str, Plain] = {**header._asdict(), "crc": check_crc(value, header, position)}
+            fields["max_timestamp"] = _time(header.max_timestamp) if is_append_time else header.max_timestamp
+            fields["payload"] = bytes(value[position + HEADER_BYTES : walk.position]).hex()
+            batches.append(fields)
+    except CorruptData as problem:
+        return f"(not batches: {problem})"
+    tail_bytes = len(value) - walk.position
+    return [*batches, {"bytes_of_an_incomplete_batch": tail_bytes}] if tail_bytes else batches

@@ -1,0 +1,109 @@
+"""Both brokers through all scenarios, in step, and what came out.
+
+Kafka's side is either a running Kafka or the answers recorded from one. A question marked
+`eventually` is repeated to whoever is running until the answers agree or patience ends.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from tools.differential.broker import Broker
+from tools.differential.compare import ABSENT, Difference, Plain, differences
+from tools.differential.gaps import Gap, covering
+from tools.differential.session import Session
+from tools.differential.steps import Ask, Scenario, Step, Topic
+
+_AGREE_S_MAX = 5.0
+_AGREE_POLL_S = 0.05
+
+
+class Respondent(Protocol):
+    """Whoever answers the questions of one scenario."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def prepare(self, topics: tuple[Topic, ...]) -> None: ...
+    def answer(self, step: Step) -> Plain: ...
+
+
+class Recorded:
+    """Answers of an earlier run, by the name of the case."""
+
+    def __init__(self, answers: Mapping[str, Plain], scenario: str) -> None:
+        self._answers = answers
+        self._scenario = scenario
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def prepare(self, topics: tuple[Topic, ...]) -> None:
+        pass
+
+    def answer(self, step: Step) -> Plain:
+        return self._answers.get(case_name(self._scenario, step.name), ABSENT)
+
+
+Kafka = Broker | Mapping[str, Plain]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question: what Kafka answered, and where Penstock answered otherwise."""
+
+    name: str
+    kafka: Plain
+    intended: tuple[tuple[Gap, Difference], ...]
+    unexpected: tuple[Difference, ...]
+
+
+def case_name(scenario: str, step: str) -> str:
+    return f"{scenario}/{step}"
+
+
+def judged(name: str, kafka: Plain, penstock: Plain, gaps: Sequence[Gap]) -> Case:
+    """The differences of one case, parted into those that are meant and those that are not."""
+    intended: list[tuple[Gap, Difference]] = []
+    unexpected: list[Difference] = []
+    for difference in differences(kafka, penstock):
+        gap = covering(gaps, name, difference)
+        if gap is None:
+            unexpected.append(difference)
+        else:
+            intended.append((gap, difference))
+    return Case(name, kafka, tuple(intended), tuple(unexpected))
+
+
+def run(scenarios: Iterable[Scenario], kafka: Kafka, penstock: Broker, gaps: Sequence[Gap]) -> Iterator[Case]:
+    for scenario in scenarios:
+        with ExitStack() as stack:
+            first = stack.enter_context(_respondent(kafka, scenario))
+            second = stack.enter_context(Session(penstock))
+            first.prepare(scenario.topics)
+            second.prepare(scenario.topics)
+            for step in scenario.steps:
+                yield _ask_both(first, second, step, case_name(scenario.name, step.name), gaps)
+
+
+def _respondent(kafka: Kafka, scenario: Scenario) -> AbstractContextManager[Respondent]:
+    return Session(kafka) if isinstance(kafka, Broker) else Recorded(kafka, scenario.name)
+
+
+def _ask_both(first: Respondent, second: Respondent, step: Step, name: str, gaps: Sequence[Gap]) -> Case:
+    case = judged(name, first.answer(step), second.answer(step), gaps)
+    may_differ_for_a_moment = isinstance(step, Ask) and step.eventually
+    deadline = time.monotonic() + (_AGREE_S_MAX if may_differ_for_a_moment else 0.0)
+    while case.unexpected and time.monotonic() < deadline:
+        time.sleep(_AGREE_POLL_S)
+        case = judged(name, first.answer(step), second.answer(step), gaps)
+    return case

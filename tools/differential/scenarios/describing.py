@@ -1,0 +1,166 @@
+"""DescribeConfigs, ListConfigResources, DescribeLogDirs, DescribeTopicPartitions, DescribeProducers."""
+
+from tools.differential.batches import batch, sequenced
+from tools.differential.scenarios.asking import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    data_topic,
+    every_version,
+    produce,
+)
+from tools.differential.steps import Ask, Scenario, Topic
+
+from penstock.protocol.messages import describe_producers, describe_topic_partitions
+from penstock.protocol.messages.describe_configs import (
+    DESCRIBE_CONFIGS,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from penstock.protocol.messages.describe_log_dirs import (
+    DESCRIBE_LOG_DIRS,
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+)
+from penstock.protocol.messages.describe_producers import DESCRIBE_PRODUCERS, DescribeProducersRequest
+from penstock.protocol.messages.describe_topic_partitions import (
+    DESCRIBE_TOPIC_PARTITIONS,
+    Cursor,
+    DescribeTopicPartitionsRequest,
+)
+from penstock.protocol.messages.list_config_resources import (
+    LIST_CONFIG_RESOURCES,
+    ListConfigResourcesRequest,
+)
+
+_CONFIGURED = "described"
+_LOGGED = "logged"
+_PAGED = ("paged-1", "paged-2")
+_KEYS = ("retention.ms", "cleanup.policy", "nonsense")
+_GROUP_RESOURCE = 32
+_UNKNOWN_RESOURCES = (0, 3, 99)
+
+
+def _configs(name: str, kind: int, of: str, *keys: str, version: int = 4, **fields: bool) -> Ask:
+    request = DescribeConfigsRequest([DescribeConfigsResource(kind, of, list(keys) or None)], **fields)
+    return Ask(name, DESCRIBE_CONFIGS, version, request, eventually=True)
+
+
+def _directories(name: str, topic: str, *partitions: int, version: int = 4) -> Ask:
+    asked = DescribeLogDirsRequest([DescribableLogDirTopic(topic, list(partitions))])
+    return Ask(name, DESCRIBE_LOG_DIRS, version, asked)
+
+
+def _page(name: str, *topics: str, limit: int = 2000, after: tuple[str, int] | None = None) -> Ask:
+    wanted = [describe_topic_partitions.TopicRequest(topic) for topic in topics]
+    cursor = Cursor(*after) if after else None
+    return Ask(name, DESCRIBE_TOPIC_PARTITIONS, 0, DescribeTopicPartitionsRequest(wanted, limit, cursor))
+
+
+def _producers(name: str, *topics: tuple[str, list[int]]) -> Ask:
+    wanted = [describe_producers.TopicRequest(*topic) for topic in topics]
+    return Ask(name, DESCRIBE_PRODUCERS, 0, DescribeProducersRequest(wanted))
+
+
+SCENARIOS = (
+    Scenario(
+        "describe-configs",
+        (
+            *(
+                _configs(f"v{v}", TOPIC_RESOURCE, _CONFIGURED, *_KEYS, version=v, include_synonyms=True)
+                for v in every_version(DESCRIBE_CONFIGS)
+            ),
+            *(
+                _configs(f"v{v} missing", TOPIC_RESOURCE, "described-missing", version=v)
+                for v in every_version(DESCRIBE_CONFIGS)
+            ),
+            _configs(
+                "everything", TOPIC_RESOURCE, _CONFIGURED, include_synonyms=True, include_documentation=True
+            ),
+            _configs("without synonyms", TOPIC_RESOURCE, _CONFIGURED, *_KEYS),
+            _configs("key twice", TOPIC_RESOURCE, _CONFIGURED, "retention.ms", "retention.ms"),
+            Ask(
+                "no keys",
+                DESCRIBE_CONFIGS,
+                4,
+                DescribeConfigsRequest([DescribeConfigsResource(TOPIC_RESOURCE, _CONFIGURED, [])]),
+                eventually=True,
+            ),
+            Ask(
+                "twice",
+                DESCRIBE_CONFIGS,
+                4,
+                DescribeConfigsRequest(
+                    [DescribeConfigsResource(TOPIC_RESOURCE, _CONFIGURED, ["retention.ms"])] * 2
+                ),
+                eventually=True,
+            ),
+            _configs("invalid topic", TOPIC_RESOURCE, "bad name"),
+            _configs("empty topic", TOPIC_RESOURCE, ""),
+            *(_configs(f"resource {kind}", kind, "x") for kind in _UNKNOWN_RESOURCES),
+            _configs("group without a name", _GROUP_RESOURCE, ""),
+            _configs("broker", BROKER_RESOURCE, "1", include_synonyms=True, include_documentation=True),
+            _configs("broker, some", BROKER_RESOURCE, "1", "log.retention.ms", "num.partitions", "nonsense"),
+            _configs("all brokers", BROKER_RESOURCE, ""),
+            _configs("another broker", BROKER_RESOURCE, "9"),
+            _configs("not a broker", BROKER_RESOURCE, "x"),
+        ),
+        (Topic(_CONFIGURED, 1, {"retention.ms": "1000", "cleanup.policy": "compact,delete"}),),
+    ),
+    Scenario(
+        "list-config-resources",
+        (
+            Ask("v0", LIST_CONFIG_RESOURCES, 0, ListConfigResourcesRequest()),
+            *(
+                Ask(f"type {kind}", LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest([kind]))
+                for kind in (4, 8, 16, 32, 0, 3, 99)
+            ),
+            Ask("a known and an unknown type", LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest([4, 99])),
+            Ask("the same type twice", LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest([4, 4])),
+        ),
+    ),
+    Scenario(
+        "describe-log-dirs",
+        (
+            produce("a batch", _LOGGED, batch(b"a", b"b")),
+            *(_directories(f"v{v}", _LOGGED, 0, 1, version=v) for v in every_version(DESCRIBE_LOG_DIRS)),
+            _directories("missing topic", "logged-missing", 0),
+            _directories("missing partition", _LOGGED, 0, 9),
+            _directories("no partitions", _LOGGED),
+            Ask("no topics", DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest([])),
+        ),
+        (data_topic(_LOGGED, 2),),
+    ),
+    Scenario(
+        "describe-topic-partitions",
+        (
+            _page("one", _PAGED[0]),
+            _page("two", *reversed(_PAGED)),
+            _page("missing", _PAGED[0], "paged-missing"),
+            _page("same twice", _PAGED[0], _PAGED[0]),
+            _page("invalid", _PAGED[0], "bad name"),
+            _page("empty name", _PAGED[0], ""),
+            *(_page(f"limit {limit}", *_PAGED, limit=limit) for limit in (-1, 0, 1, 2, 3, 4, 6)),
+            *(_page(f"from {index}", *_PAGED, limit=2, after=(_PAGED[0], index)) for index in (1, 2, 3, 99)),
+            _page("from -1", *_PAGED, after=(_PAGED[0], -1)),
+            _page("from the second", *_PAGED, limit=2, after=(_PAGED[1], 0)),
+            *(_page(f"from {name!r}", *_PAGED, after=(name, 0)) for name in ("a", "paged-1a", "zz")),
+        ),
+        tuple(Topic(name, 3) for name in _PAGED),
+    ),
+    Scenario(
+        "describe-producers",
+        (
+            produce("one", "producers", sequenced(9, 1, 0)),
+            produce("two", "producers", sequenced(5, 0, 0)),
+            produce("two again", "producers", sequenced(5, 0, 1, b"a", b"b")),
+            _producers("both", ("producers", [0])),
+            _producers("none", ("producers", [1])),
+            _producers("missing partition", ("producers", [9])),
+            _producers("missing topic", ("producers-missing", [0])),
+            _producers("invalid topic", ("bad name", [0])),
+            _producers("no partitions", ("producers", [])),
+            _producers("no topics"),
+        ),
+        (data_topic("producers", 2),),
+    ),
+)

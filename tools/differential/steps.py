@@ -1,0 +1,67 @@
+"""What a scenario is made of: topics that are there when it begins, and questions in order."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.protocol.schema import Api, Struct
+from penstock.types import TopicId
+
+ANSWER_S_MAX = 10.0
+SILENCE_S = 0.7
+"""How long is waited where silence is one of the answers."""
+
+
+@dataclass
+class Memory:
+    """What one broker has said that later questions to it depend on."""
+
+    topic_ids: dict[str, TopicId] = field(default_factory=dict)
+    saved: dict[str, int] = field(default_factory=dict)
+
+
+Message = Struct | Callable[[Memory], Struct]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request that the codec can write.
+
+    `eventually`: brokers may take a moment to come to the same answer, so the question is repeated
+    while the answers differ. `saves`: an integer field of the answer that later questions use.
+    """
+
+    name: str
+    api: Api[Any, Any]
+    version: int
+    message: Message
+    eventually: bool = False
+    saves: str | None = None
+    patience_s: float = ANSWER_S_MAX
+
+
+@dataclass(frozen=True)
+class Send:
+    """A frame as it stands, for what no codec would write. `reads` says how to read an answer."""
+
+    name: str
+    frame: bytes
+    reads: tuple[Api[Any, Any], int]
+    patience_s: float = SILENCE_S
+
+
+Step = Ask | Send
+
+
+@dataclass(frozen=True)
+class Topic:
+    name: str
+    partitions: int = 1
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    steps: tuple[Step, ...]
+    topics: tuple[Topic, ...] = ()

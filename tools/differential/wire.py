@@ -1,0 +1,65 @@
+"""One connection to a broker. Frames go out and come back whole; nothing is interpreted here."""
+
+import socket
+import struct
+from types import TracebackType
+from typing import Self
+
+_SIZE = struct.Struct(">i")
+_CONNECT_S_MAX = 5.0
+_API_VERSIONS_V0 = bytes.fromhex("0000000a0012000000000001ffff")
+
+
+class ConnectionClosed(Exception):
+    """The broker closed the connection instead of answering."""
+
+
+class NoAnswer(Exception):
+    """The broker neither answered nor closed the connection in the time it was given."""
+
+
+class Connection:
+    def __init__(self, host: str, port: int) -> None:
+        self._socket = socket.create_connection((host, port), timeout=_CONNECT_S_MAX)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def exchange(self, frame: bytes, patience_s: float) -> bytes:
+        """What comes back for a frame (size included in what is sent, not in what is returned)."""
+        self._socket.settimeout(patience_s)
+        try:
+            self._socket.sendall(frame)
+            (size,) = _SIZE.unpack(self._receive(_SIZE.size))
+            return self._receive(size)
+        except TimeoutError as problem:
+            raise NoAnswer from problem
+        except (ConnectionResetError, BrokenPipeError) as problem:
+            raise ConnectionClosed from problem
+
+    def _receive(self, count: int) -> bytes:
+        received = bytearray()
+        while len(received) < count:
+            piece = self._socket.recv(count - len(received))
+            if not piece:
+                raise ConnectionClosed
+            received += piece
+        return bytes(received)
+
+
+def is_answering(host: str, port: int) -> bool:
+    """Whether a broker there answers the smallest request there is."""
+    try:
+        with Connection(host, port) as connection:
+            connection.exchange(_API_VERSIONS_V0, _CONNECT_S_MAX)
+    except (OSError, ConnectionClosed, NoAnswer):
+        return False
+    return True
