@@ -78,6 +78,10 @@ class ApiError(Exception):
         self.records = records
         """Which records of a batch are at fault, counted from 0; empty if it is the batch itself."""
 
+    def again(self) -> "ApiError":
+        """A new one to raise: an exception that is raised twice keeps what it passed the first time."""
+        return ApiError(self.code, self.detail, records=self.records)
+
 
 class ProtocolError(Exception):
     """The peer sent bytes that no reply can be made to. The connection is closed."""

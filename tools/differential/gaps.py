@@ -34,4 +34,33 @@ def covering(gaps: Sequence[Gap], case: str, difference: Difference) -> Gap | No
     return next((gap for gap in gaps if gap.covers(case, difference)), None)
 
 
-GAPS: tuple[Gap, ...] = ()
+_NOT_SERVED = "(absent)"
+
+GAPS: tuple[Gap, ...] = (
+    Gap("G1", "api-versions/*", "api_keys.*", penstock=_NOT_SERVED),
+    Gap("G1", "api-versions/*", "api_keys.1.max_version", kafka="18", penstock="17"),
+    Gap("G2", "api-versions/*", "*_features.*", penstock=_NOT_SERVED),
+    Gap("G3", "auto-creation/first"),
+    Gap("G4", "create-topics-configs/config message format"),
+    Gap("G4", "create-topics-configs/config down-conversion"),
+    Gap("G4", "create-topics-configs/config timestamp difference"),
+    Gap("G5", "*", "*.configs.local.retention.*", penstock=_NOT_SERVED),
+    Gap("G5", "*", "*.configs.remote.*", penstock=_NOT_SERVED),
+    Gap("G5", "create-topics-configs/config local retention"),
+    Gap("G6", "*", "*.configs.flush.policy", kafka=_NOT_SERVED),
+    Gap("G6", "*", "*.configs.retention.topic.bytes", kafka=_NOT_SERVED),
+    Gap("G7", "*", "*.configs.min.insync.replicas.*"),
+    Gap("G8", "describe-configs/broker", "results.4:1.configs.*", penstock=_NOT_SERVED),
+    Gap("G8", "describe-configs/broker", "results.4:1.configs.*", kafka=_NOT_SERVED),
+    Gap("G9", "*", "*error_message", kafka="None", penstock="<text>"),
+    Gap("G10", "produce-lengths/null*", kafka="(no answer)"),
+    Gap("G10", "alter-configs/twice", kafka="(no answer)"),
+    Gap("G11", "produce-headers/codec *", "*.error_code", kafka="-1", penstock="87"),
+    Gap("G12", "create-topics-configs/config with spaces", "*.value"),
+    Gap("G12", "create-topics-configs/config both policies with a space", "*.value"),
+    Gap("G12", "create-topics-configs/config boolean in capitals", "*.value"),
+    Gap("G13", "frames/negative array length", penstock="(connection closed)"),
+    Gap("G13", "frames/string that is not UTF-8", penstock="(connection closed)"),
+    Gap("G13", "frames/client id of length -2", penstock="(connection closed)"),
+    Gap("G14", "api-versions/v99 without a tag section", kafka="(connection closed)"),
+)

@@ -48,6 +48,8 @@ def _told(story: Story, address: str) -> Plain:
         return f"(raised {_code(problem)})"
     except KafkaPythonError as problem:
         return f"(raised {type(problem).__name__})"
+    except TimeoutError:
+        return "(did not end in time)"
 
 
 def _code(problem: KafkaException) -> str:

@@ -20,7 +20,7 @@ from penstock.broker.storage import Storage
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Listener
 from penstock.controller.topics import Decision, bump_leader_epochs, register_broker
-from penstock.errors import ConfigError, CorruptData
+from penstock.errors import ConfigError, CorruptData, StorageFailed
 from penstock.host.clock import Clock, SystemClock
 from penstock.host.disk import Disk
 from penstock.host.folder_lock import FolderLock
@@ -119,12 +119,13 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
         stack.push_async_callback(tasks.stop)
 
         tls = {name: TlsListener(name, setting) for name, setting in config.tls.items()}
-        stack.push_async_callback(_stop_serving, server, storage)
+        stack.push_async_callback(_stop_serving, server, storage, world.log)
         broker.listeners = await _listen(config, server, tls)
         await _register(cluster, config, broker.listeners, tasks)
         background = Tasks(_stop_on_failure(broker, world.log))
         stack.push_async_callback(background.stop)
         background.start(storage.run(), "storage")
+        background.start(storage.run_retention(), "retention")
         background.start(server.sweep(), "connections")
         if tls:
             background.start(_reload_certificates(tls, world.log), "certificates")
@@ -192,7 +193,7 @@ async def _register(
         )
 
 
-async def _stop_serving(server: Server, storage: Storage) -> None:
+async def _stop_serving(server: Server, storage: Storage, log: Log) -> None:
     """Take no more requests, make what was accepted durable, answer it, and say goodbye."""
     server.stop_listening()
     targets = [
@@ -200,9 +201,12 @@ async def _stop_serving(server: Server, storage: Storage) -> None:
         for partition in storage.partitions
         if len(partition.produce_waits)
     ]
-    if targets and storage.partitions.failure is None:
-        async with asyncio.timeout(SHUTDOWN_MS_MAX / 1000):
-            await storage.flusher.flush_to(targets)
+    try:
+        if targets and storage.partitions.failure is None:
+            async with asyncio.timeout(SHUTDOWN_MS_MAX / 1000):
+                await storage.flusher.flush_to(targets)
+    except (TimeoutError, StorageFailed) as problem:
+        log.error("broker.not_flushed", reason=str(problem) or "the disk did not answer in time")
     await server.stop()
 
 

@@ -26,6 +26,7 @@ class Checkpoints:
         self._flusher = flusher
         self._log = log
         self._touched: dict[Partition, None] = {}
+        self._warm: list[Partition] = []
         self._since_all = 0.0
 
     def touch(self, partition: Partition) -> None:
@@ -36,10 +37,19 @@ class Checkpoints:
         """Checkpoint whatever has been written to for long enough, or enough."""
         if (now - self._since_all) * 1000 >= CHECKPOINT_MS:
             self._since_all = now
-            await self.run(list(self._touched))
+            touched = list(self._touched)
+            await self.run(touched)
+            self._close_files_of_idle(touched)
             return
         large = [p for p in self._touched if p.log.bytes_since_checkpoint >= CHECKPOINT_BYTES]
         await self.run(large)
+
+    def _close_files_of_idle(self, touched: list[Partition]) -> None:
+        """A partition that was written before, but not since, keeps no file open."""
+        for partition in self._warm:
+            if partition not in self._touched and not partition.log.is_dirty:
+                partition.log.close_files()
+        self._warm = touched
 
     async def run(self, partitions: Sequence[Partition]) -> None:
         """In groups, so that planning many never holds the loop for long."""
@@ -72,7 +82,6 @@ class Checkpoints:
         for partition, plan in planned:
             if partition.offline is None:
                 needless += partition.log.end_checkpoint(plan)
-                partition.log.close_idle_files()
         self._worker.submit(lambda: _remove(self._disk, needless), self._removed)
 
     def _removed(self, _: None, error: BaseException | None) -> None:

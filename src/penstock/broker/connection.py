@@ -115,6 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closed = True
         self._shared.small_frames.forget(self._retry_memory)
         self._shared.large_frames.forget(self._retry_memory)
+        self._replies.abandon()
         self._receiver.take_held()
         self._receiver.release_own()
         self._settle_memory()
@@ -263,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(answer, Struct):
             self._send_in_order(encode_reply(route, header, answer))
         elif isinstance(answer, Later):
-            answer.then(partial(self._finish, self._replies.expect(), route, header))
+            answer.then(partial(self._finish, self._replies.expect(answer.abandon), route, header))
             self._stop_at_limit()
         elif answer is not None:
             self._stop(Stop.EXCLUSIVE)

@@ -4,7 +4,7 @@ from penstock.security.access import CLUSTER, Authorizer, Operation, Principal, 
 
 
 class RequestContext:
-    __slots__ = ("_authorizer", "client_id", "denied", "listener", "peer", "principal", "version")
+    __slots__ = ("_authorizer", "_last", "client_id", "denied", "listener", "peer", "principal", "version")
 
     def __init__(self, principal: Principal, listener: str, peer: str, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
@@ -16,6 +16,7 @@ class RequestContext:
         self.version = 0
         self.denied: frozenset[str] = frozenset()
         """Names that the access table asked for and the authoriser refused, for this request."""
+        self._last: RequestContext | None = None
 
     def for_request(self, version: int, client_id: str | None, denied: frozenset[str]) -> "RequestContext":
         """A context of its own for one request: an earlier one may still be waiting with its own."""
@@ -23,6 +24,13 @@ class RequestContext:
         context.version = version
         context.client_id = client_id
         context.denied = denied
+        return context
+
+    def undenied(self, version: int, client_id: str | None) -> "RequestContext":
+        """The same, where nothing was refused: alike requests share one, for nobody changes it."""
+        context = self._last
+        if context is None or context.version != version or context.client_id != client_id:
+            context = self._last = self.for_request(version, client_id, frozenset())
         return context
 
     @property

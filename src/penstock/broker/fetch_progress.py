@@ -88,7 +88,7 @@ class FetchInProgress:
     # Waiting
 
     def _wait(self) -> Later:
-        self._later = Later()
+        self._later = Later(abandon=self._stop_watching)
         self._watched = self._fetch.partitions_of(self._fetching.wanted)
         for partition in self._watched:
             partition.fetch_waits[self._wake] = None

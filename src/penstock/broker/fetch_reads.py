@@ -7,13 +7,16 @@ Bytes in memory are read at once. If any partition's are not, the whole fetch mo
 thread and comes back when everything is there.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.broker.context import RequestContext
 from penstock.broker.fetch_sessions import PartitionKey, Wanted
+from penstock.broker.memory import MemoryBudget
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed
 from penstock.host.worker import WorkerPool
+from penstock.limits import FETCH_BYTES_TOTAL_MAX
 from penstock.log.reading import ColdRead, Found
 from penstock.protocol.messages.fetch import EpochEndOffset, FetchPartition, PartitionData
 from penstock.replication.manager import Partitions
@@ -21,8 +24,6 @@ from penstock.replication.partition import Partition
 from penstock.types import LeaderEpoch, Offset
 
 READ_COMMITTED = 1
-CONSUMER = -1
-"""Replica ids below 0 are consumers."""
 
 
 class Limits(NamedTuple):
@@ -56,6 +57,7 @@ class FetchReads:
         self._partitions = partitions
         self._pool = pool
         self._on_damage = on_damage
+        self._cold_budget = MemoryBudget(FETCH_BYTES_TOTAL_MAX)
 
     def find(self, key: PartitionKey) -> Partition | None:
         if key.topic:
@@ -74,14 +76,21 @@ class FetchReads:
         return gathered
 
     async def gather_cold(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
-        """Read everything, waiting for the device where it must."""
-        gathered = Gathered(limits)
-        for entry in wanted:
-            data = self._read(entry, gathered, context)
-            if isinstance(data, ColdRead):
-                data = await self._read_cold(entry, data, gathered)
-            gathered.results.append((entry, data))
-        return gathered
+        """Read everything, waiting for the device where it must, and for memory before that."""
+        while not self._cold_budget.take(limits.bytes_max):
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._cold_budget.wait(lambda turn=turn: turn.done() or turn.set_result(None))  # type: ignore[misc]
+            await turn
+        try:
+            gathered = Gathered(limits)
+            for entry in wanted:
+                data = self._read(entry, gathered, context)
+                if isinstance(data, ColdRead):
+                    data = await self._read_cold(entry, data, gathered)
+                gathered.results.append((entry, data))
+            return gathered
+        finally:
+            self._cold_budget.give(limits.bytes_max)
 
     def _read(self, entry: Wanted, gathered: Gathered, context: RequestContext) -> PartitionData | ColdRead:
         try:

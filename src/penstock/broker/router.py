@@ -24,15 +24,15 @@ from penstock.protocol.schema import Api, Struct
 from penstock.security.access import Authorizer
 from penstock.types import Buffer
 
-NOBODY_DENIED: frozenset[str] = frozenset()
-
 
 class Later:
     """A reply that comes later, by a callback that may run before or after it is waited for."""
 
-    __slots__ = ("_reply", "_then")
+    __slots__ = ("_reply", "_then", "abandon")
 
-    def __init__(self) -> None:
+    def __init__(self, abandon: Callable[[], None] | None = None) -> None:
+        self.abandon = abandon
+        """Called if the client leaves before the reply is there."""
         self._reply: Struct | None = None
         self._then: Callable[[Struct], None] | None = None
 
@@ -109,12 +109,13 @@ class Router:
             found = self._decoder_of(key, version)
         route, decode = found
         request, _ = decode(frame, position)
-        denied = NOBODY_DENIED
         if not self._authorizer.allows_everything:
             denied = denied_names(
                 self._rows[key], request, self._image(), connection.principal, self._authorizer
             )
-        context = connection.for_request(version, header.client_id, denied)
+            context = connection.for_request(version, header.client_id, denied)
+        else:
+            context = connection.undenied(version, header.client_id)
         throttle_ms = self._quotas.charge(context, key, len(frame))
         return Dispatched(route, route.handle(request, context), throttle_ms)
 

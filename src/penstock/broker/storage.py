@@ -39,7 +39,6 @@ class Storage:
         self.checkpoints = Checkpoints(directory.disk, self._worker, self.flusher, log)
         self.retention = Retention(directory.disk, self._worker, clock, log)
         self.partitions = Partitions(directory, config(), self._written)
-        self._retention_at = 0.0
         self._flush_due: dict[Partition, float] = {}
 
     # Opening and closing
@@ -96,8 +95,7 @@ class Storage:
                 self._flush_due.setdefault(partition, self._clock.monotonic() + config.flush_ms / 1000)
 
     async def run(self) -> None:
-        """The task that does what is due."""
-        self._retention_at = self._clock.monotonic()
+        """The task that does what is due soon: flushes, checkpoints, timeouts."""
         while True:
             await asyncio.sleep(STORAGE_TICK_MS / 1000)
             now = self._clock.monotonic()
@@ -107,25 +105,28 @@ class Storage:
             try:
                 self._flush_what_is_due(now)
                 await self.checkpoints.run_due(now)
-                await self._retain(now)
             except StorageFailed as failure:
                 self.fail(failure)
+
+    async def run_retention(self) -> None:
+        """The task that removes what is too old or too much. It may take long, and nothing waits for it."""
+        checked_at = self._clock.monotonic()
+        while True:
+            await asyncio.sleep(STORAGE_TICK_MS / 1000)
+            now, config = self._clock.monotonic(), self._config().log
+            if (now - checked_at) * 1000 < config.retention_check_ms or self.partitions.failure is not None:
+                continue
+            checked_at = now
+            oldest_producer = self._clock.wall_ms() - config.producer_expiry_ms
+            for partition in tuple(self.partitions):
+                partition.log.producers.expire(older_than_ms=oldest_producer)
+                await self.retention.enforce(partition)
 
     def _flush_what_is_due(self, now: float) -> None:
         due = [partition for partition, at in self._flush_due.items() if at <= now]
         for partition in due:
             del self._flush_due[partition]
             self.flusher.request(partition)
-
-    async def _retain(self, now: float) -> None:
-        config = self._config().log
-        if (now - self._retention_at) * 1000 < config.retention_check_ms:
-            return
-        self._retention_at = now
-        oldest_producer = self._clock.wall_ms() - config.producer_expiry_ms
-        for partition in tuple(self.partitions):
-            partition.log.producers.expire(older_than_ms=oldest_producer)
-            await self.retention.enforce(partition)
 
     def follow(self, before: ClusterImage, after: ClusterImage) -> None:
         """The cluster's metadata changed."""

@@ -31,7 +31,7 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 """Kafka's own. Whoever creates one, clients are told that it is not for them."""
 
 # Enough that a commit costs little for each topic; few enough that other requests soon get a turn.
-DECISIONS_PER_CHANGE = 100
+DECISIONS_PER_CHANGE = 50
 
 
 class WantedTopic(NamedTuple):
@@ -125,34 +125,40 @@ def _given(settings: Mapping[str, str | None]) -> list[tuple[str, str]]:
 class _Trial(NamedTuple):
     decision: Decision
     image: ClusterImage
-    """As it will be when the decision is committed, revisions aside."""
+    """As it will be when the decision is committed, revisions aside. Not made for independent ones."""
     refusals: dict[int, ApiError]
 
 
 async def change_each(
-    cluster: Cluster, decides: Sequence[Decide], *, validate_only: bool = False
+    cluster: Cluster, decides: Sequence[Decide], *, validate_only: bool = False, independent: bool = False
 ) -> list[ClusterImage | ApiError]:
-    """For each decision an image that shows it carried out, or why it was not."""
+    """For each decision an image that shows it carried out, or why it was not.
+
+    `independent`: no decision of these could turn out differently for another of them. That saves
+    making an image for each.
+    """
     outcomes: list[ClusterImage | ApiError] = []
     imagined = cluster.image
     for first in range(0, len(decides), DECISIONS_PER_CHANGE):
         group = decides[first : first + DECISIONS_PER_CHANGE]
         if validate_only:
-            trial = _try_group(imagined, group)
+            trial = _try_group(imagined, group, independent=False)
             imagined = trial.image
             outcomes += _outcomes(trial, imagined, len(group))
             # Nothing is waited for here, so other requests have to be let in.
             await asyncio.sleep(0)
         else:
-            outcomes += await _change_group(cluster, group)
+            outcomes += await _change_group(cluster, group, independent=independent)
     return outcomes
 
 
-async def _change_group(cluster: Cluster, group: Sequence[Decide]) -> list[ClusterImage | ApiError]:
+async def _change_group(
+    cluster: Cluster, group: Sequence[Decide], *, independent: bool
+) -> list[ClusterImage | ApiError]:
     trials: list[_Trial] = []
 
     def decide(image: ClusterImage) -> Decision:
-        trials.append(_try_group(image, group))
+        trials.append(_try_group(image, group, independent=independent))
         return trials[-1].decision
 
     try:
@@ -163,7 +169,7 @@ async def _change_group(cluster: Cluster, group: Sequence[Decide]) -> list[Clust
     return _outcomes(trials[-1], image, len(group))
 
 
-def _try_group(image: ClusterImage, group: Sequence[Decide]) -> _Trial:
+def _try_group(image: ClusterImage, group: Sequence[Decide], *, independent: bool) -> _Trial:
     compares: list[Compare] = []
     changes: list[Change] = []
     refusals: dict[int, ApiError] = {}
@@ -175,7 +181,8 @@ def _try_group(image: ClusterImage, group: Sequence[Decide]) -> _Trial:
             continue
         compares += decision.compares
         changes += decision.changes
-        image = apply(image, decision.changes, image.revision + 1)
+        if not independent:
+            image = apply(image, decision.changes, image.revision + 1)
     return _Trial(Decision(tuple(compares), tuple(changes)), image, refusals)
 
 

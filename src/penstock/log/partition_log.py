@@ -28,12 +28,13 @@ from penstock.limits import LOG_BATCH_STARTS_KEPT, SEGMENT_OFFSETS_MAX
 from penstock.log import epochs as epoch_file
 from penstock.log.checkpoint import render_rows
 from penstock.log.epochs import LeaderEpochs
+from penstock.log.header_walk import HeaderWalk
 from penstock.log.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.producers import Producers
 from penstock.log.reading import ColdRead, ColdResult, Found, Indexes, SegmentView
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
 from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
-from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header, stamp_in_place
+from penstock.protocol.batches import BatchHeader, stamp_in_place
 from penstock.types import LeaderEpoch, Offset
 
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -123,9 +124,10 @@ class PartitionLog:
 
     def append(self, batch: bytearray | memoryview, header: BatchHeader, leader_epoch: LeaderEpoch) -> Offset:
         """Write one valid batch at the end and return its first offset. Writes into `batch`."""
-        if self._must_roll(header):
-            self.roll()
         segment = self.segments[-1]
+        if self._must_roll(segment, header):
+            self.roll()
+            segment = self.segments[-1]
         base_offset = self.log_end_offset
         stamp_in_place(batch, 0, base_offset=base_offset, leader_epoch=leader_epoch)
         position = segment.size_bytes
@@ -137,7 +139,8 @@ class PartitionLog:
             if segment.is_open:
                 segment.file.truncate(position)
             raise
-        self.mark_dirty(segment, is_new=position == 0)
+        if position == 0 or not segment.dirty:
+            self.mark_dirty(segment, is_new=position == 0)
         self.log_end_offset = Offset(base_offset + header.last_offset_delta + 1)
         self.bytes_since_checkpoint += len(batch)
         self._remember_start(base_offset, segment, position)
@@ -148,20 +151,17 @@ class PartitionLog:
             self._epochs_changed = True
         return base_offset
 
-    def _must_roll(self, header: BatchHeader) -> bool:
-        segment = self.segments[-1]
-        if segment.size_bytes == 0:
-            return False
+    def _must_roll(self, segment: Segment, header: BatchHeader) -> bool:
         settings = self.settings
-        if segment.size_bytes + header.size > settings.segment_bytes:
-            return True
-        end_offset = self.log_end_offset + header.last_offset_delta
-        if end_offset - segment.base_offset > SEGMENT_OFFSETS_MAX:
-            return True
-        if len(segment.index) * INDEX_ENTRY_BYTES >= settings.index_bytes_max:
-            return True
         first = segment.first_timestamp
-        return first is not None and header.max_timestamp - first > settings.segment_ms
+        if first is None:
+            return False  # it is empty
+        return (
+            segment.size_bytes + header.size > settings.segment_bytes
+            or header.max_timestamp - first > settings.segment_ms
+            or self.log_end_offset + header.last_offset_delta - segment.base_offset > SEGMENT_OFFSETS_MAX
+            or len(segment.index) * INDEX_ENTRY_BYTES >= settings.index_bytes_max
+        )
 
     def roll(self) -> None:
         """Begin a new segment at the end of the log."""
@@ -236,15 +236,11 @@ class PartitionLog:
         return ColdRead(self.view(segment), offset, end_offset, bytes_max, at_least_one)
 
     def _find_in_memory(self, segment: Segment, offset: Offset) -> int | None:
-        position = segment.index.position_at_or_before(offset)
-        while position < segment.size_bytes:
-            head = segment.file.read_cached(position, HEADER_BYTES)
-            if head is None:
-                return None
-            header = parse_header(head)
+        """Where the batch that reaches `offset` begins. None: not in memory."""
+        start = segment.index.position_at_or_before(offset)
+        for position, header in HeaderWalk(segment, start):
             if header.last_offset >= offset:
                 return position
-            position += header.size
         return None
 
     def _read_in_memory(
@@ -281,18 +277,13 @@ class PartitionLog:
             segment.index.batch_start_at_or_before(start + bytes_max),
             segment.index.position_at_or_before(Offset(end_offset - 1)),
         )
-        position = max(near, start)
-        while position < segment.size_bytes:
-            head = segment.file.read_cached(position, HEADER_BYTES)
-            if head is None:
-                return None
-            header = parse_header(head)
+        walk = HeaderWalk(segment, max(near, start))
+        for position, header in walk:
             must_have = at_least_one and position == start
             too_much = position + header.size > start + bytes_max and not must_have
             if header.base_offset >= end_offset or too_much:
                 return position, header.base_offset
-            position += header.size
-        return position, self._end_of(segment)
+        return (walk.position, self._end_of(segment)) if walk.is_complete else None
 
     def _end_of(self, segment: Segment) -> Offset:
         if segment is self.segments[-1]:
@@ -414,11 +405,11 @@ class PartitionLog:
         segment.abandon_file()
         self._starts.clear()
 
-    def close_idle_files(self) -> None:
-        """Give back the descriptors of segments that are only read now and then."""
-        for segment in self.segments[:-1]:
-            if segment.is_open and not segment.dirty:
-                segment.close_file()
+    def close_files(self) -> None:
+        """Give back the descriptors; whoever reads or writes next opens a file again."""
+        assert not self.is_dirty, "closing would forget what must be synced"
+        for segment in self.segments:
+            segment.close_file()
 
     def close(self) -> None:
         """Release the files. Nothing is synced: checkpoint first to stop cleanly."""

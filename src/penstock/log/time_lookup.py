@@ -67,10 +67,9 @@ class TimeLookup(NamedTuple):
             while position < view.size_bytes:
                 header = parse_header(file.read(position, HEADER_BYTES))
                 if header.max_timestamp >= timestamp:
-                    found = _opened(file, view, header, position)
-                    for offset, time in _times(found):
-                        if time >= timestamp and offset >= self.start_offset:
-                            return TimedOffset(offset, time)
+                    for timed in self._readable(_opened(file, view, header, position)):
+                        if timed.timestamp >= timestamp:
+                            return timed
                 position += header.size
             return None
         finally:
@@ -79,21 +78,27 @@ class TimeLookup(NamedTuple):
     def _newest_in_segment(self, view: SegmentView) -> TimedOffset | None:
         file = view.disk.open(view.log_path)
         try:
-            newest: tuple[BatchHeader, int] | None = None
+            best: TimedOffset | None = None
             position = find_batch(file, view.load_indexes(file).by_offset, self.start_offset, view.size_bytes)
             while position < view.size_bytes:
                 header = parse_header(file.read(position, HEADER_BYTES))
                 if header.base_offset >= self.end_offset:
                     break
-                if newest is None or header.max_timestamp > newest[0].max_timestamp:
-                    newest = header, position
+                if best is None or header.max_timestamp > best.timestamp:
+                    best = _newer(best, self._readable(_opened(file, view, header, position)))
                 position += header.size
-            if newest is None:
-                return None
-            found = records.max_timestamp_record(_opened(file, view, *newest))
-            return TimedOffset(*found) if found else None
+            return best
         finally:
             file.release()
+
+    def _readable(self, batch: bytes) -> list[TimedOffset]:
+        """The records of a batch that are within the log: its first ones may have been deleted."""
+        return [TimedOffset(*time) for time in _times(batch) if time[0] >= self.start_offset]
+
+
+def _newer(best: TimedOffset | None, found: list[TimedOffset]) -> TimedOffset | None:
+    """The first of those with the largest timestamp."""
+    return max(([best] if best else []) + found, key=lambda timed: timed.timestamp, default=None)
 
 
 def _opened(file: File, view: SegmentView, header: BatchHeader, position: int) -> bytes:

@@ -9,33 +9,41 @@ from penstock.config.topic import TimestampType, TopicConfig
 from penstock.errors import ApiError, CorruptData, ErrorCode
 from penstock.limits import DECOMPRESSED_BYTES_MAX, LONG_MAX
 from penstock.protocol import records
-from penstock.protocol.batches import CODEC_MAX, MAGIC, BatchHeader, check_crc, parse_header
+from penstock.protocol.batches import CODEC_MAX, HEADER_BYTES, MAGIC, BatchHeader, check_crc, parse_header
 from penstock.types import NO_TIMESTAMP, Buffer
 
 MAGIC_AT = 16
 MAGIC_BYTES = MAGIC_AT + 1
+OLD_MAGICS = (0, 1)
 
 
 def read_batch(payload: Buffer | None) -> BatchHeader:
     """The header of a produce payload that is one whole batch of the current format."""
-    if payload is None or len(payload) == 0:
+    if payload is None or len(payload) < MAGIC_BYTES:
         raise ApiError(ErrorCode.INVALID_RECORD, "the request has no record batch for this partition")
-    if len(payload) >= MAGIC_BYTES and payload[MAGIC_AT] != MAGIC:
-        raise ApiError(
-            ErrorCode.INVALID_RECORD,
-            f"record format {payload[MAGIC_AT]} is not accepted; this broker stores format {MAGIC}",
-        )
+    magic = payload[MAGIC_AT]
+    if magic != MAGIC:
+        code = ErrorCode.INVALID_RECORD if magic in OLD_MAGICS else ErrorCode.CORRUPT_MESSAGE
+        raise ApiError(code, f"record format {magic} is not accepted; this broker stores format {MAGIC}")
     try:
         header = parse_header(payload)
     except CorruptData as error:
-        raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
-    if header.size > len(payload):
-        raise ApiError(
-            ErrorCode.CORRUPT_MESSAGE, f"the batch says {header.size} bytes and {len(payload)} came"
-        )
-    if header.size < len(payload):
-        raise ApiError(ErrorCode.INVALID_RECORD, "a partition takes exactly one record batch a request")
+        cut_short = len(payload) < HEADER_BYTES
+        code = ErrorCode.INVALID_RECORD if cut_short else ErrorCode.CORRUPT_MESSAGE
+        raise ApiError(code, str(error)) from None
+    if header.size != len(payload):
+        raise _not_one_batch(payload, header)
     return header
+
+
+def _not_one_batch(payload: Buffer, header: BatchHeader) -> ApiError:
+    if header.size > len(payload):
+        return ApiError(
+            ErrorCode.INVALID_RECORD, f"the batch says {header.size} bytes and {len(payload)} came"
+        )
+    if not check_crc(payload, header):
+        return ApiError(ErrorCode.CORRUPT_MESSAGE, "the checksum of the batch does not match")
+    return ApiError(ErrorCode.INVALID_RECORD, "a partition takes exactly one record batch a request")
 
 
 def check_batch(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
@@ -59,12 +67,19 @@ def check_batch(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms:
 
 
 def _check_shape(header: BatchHeader) -> None:
+    if (
+        header.record_count == header.last_offset_delta + 1 > 0
+        and header.attributes <= CODEC_MAX
+        and header.base_offset == 0
+        and (header.producer_id < 0 or header.base_sequence >= 0)
+    ):
+        return  # an ordinary batch; what follows says what is wrong with another
     if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
         raise ApiError(
             ErrorCode.INVALID_RECORD,
             f"a batch of {header.record_count} records cannot end at offset delta {header.last_offset_delta}",
         )
-    if header.attributes & 0x07 > CODEC_MAX:
+    if header.codec > CODEC_MAX:
         raise ApiError(ErrorCode.INVALID_RECORD, f"compression type {header.codec} does not exist")
     if header.is_control:
         raise ApiError(ErrorCode.INVALID_RECORD, "clients may not write control batches")

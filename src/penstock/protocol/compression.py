@@ -19,14 +19,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from penstock.errors import CorruptData
+from penstock.limits import DECOMPRESSION_WINDOW_BYTES_MAX
 from penstock.types import Buffer
-
-DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
-"""The cap for callers that have no reason to choose another."""
-
-ZSTD_WINDOW_BYTES_MAX = 128 * 1024 * 1024
-"""What zstd's highest level declares. Pages of the window are touched only as output fills them, so
-the real cost follows `limit_bytes`."""
 
 # A zstd block of four bytes can stand for 128 KiB and the library expands all it is given, so this
 # bounds how far one step can overshoot the limit: 8 MiB.
@@ -214,7 +208,7 @@ def _zstd_decompress(data: Buffer, limit_bytes: int) -> bytes:
     # cannot tell a frame that was cut from one that ended.
     from zstandard import ZstdDecompressor, ZstdError
 
-    decompressor = ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX).decompressobj()
+    decompressor = ZstdDecompressor(max_window_size=DECOMPRESSION_WINDOW_BYTES_MAX).decompressobj()
     view = memoryview(data)
     expanded = bytearray()
     position = 0

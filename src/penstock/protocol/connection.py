@@ -11,6 +11,7 @@ Rule 3: replies leave in the order of their requests, whenever they are finished
 """
 
 from collections import deque
+from collections.abc import Callable
 from struct import unpack_from
 from typing import Final
 
@@ -124,10 +125,12 @@ class FrameReceiver:
 
 
 class PendingReply:
-    __slots__ = ("buffers",)
+    __slots__ = ("abandon", "buffers")
 
-    def __init__(self) -> None:
+    def __init__(self, abandon: Callable[[], None] | None) -> None:
         self.buffers: list[Buffer] | None = NOT_FINISHED
+        self.abandon = abandon
+        """Called if the client leaves before the reply is finished."""
 
 
 class ReplyOrder:
@@ -141,11 +144,18 @@ class ReplyOrder:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def expect(self) -> PendingReply:
+    def expect(self, abandon: Callable[[], None] | None = None) -> PendingReply:
         """A request was accepted; its reply will have this place."""
-        pending = PendingReply()
+        pending = PendingReply(abandon)
         self._pending.append(pending)
         return pending
+
+    def abandon(self) -> None:
+        """Nobody waits for these replies any more."""
+        pending, self._pending = self._pending, deque()
+        for reply in pending:
+            if reply.buffers is NOT_FINISHED and reply.abandon is not None:
+                reply.abandon()
 
     def finish(self, pending: PendingReply, buffers: list[Buffer]) -> list[Buffer]:
         """Returns what may be written now, oldest first. An empty list of buffers: nothing is sent."""

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypedDict, Unpack
 
 from penstock.errors import CorruptData
+from penstock.limits import DECOMPRESSED_BYTES_MAX
 from penstock.protocol.batches import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -33,7 +34,7 @@ from penstock.protocol.batches import (
     parse_only_header,
     seal_in_place,
 )
-from penstock.protocol.compression import DECOMPRESSED_BYTES_MAX, Codec, compress, decompress
+from penstock.protocol.compression import Codec, compress, decompress
 from penstock.types import NO_EPOCH, NO_PRODUCER, Buffer, Offset
 
 Headers = tuple[tuple[str, bytes | None], ...]

@@ -100,7 +100,7 @@ class Partition:
         ApiError: refused. StorageFull: no room, nothing changed. StorageFailed: the disk broke.
         """
         if (refusal := self.offline or self.read_only) is not None:
-            raise refusal
+            raise refusal.again()
         header = read_batch(payload)
         assert payload is not None
         config = self._config
@@ -167,7 +167,7 @@ class Partition:
 
     def require_online(self) -> None:
         if self.offline is not None:
-            raise self.offline
+            raise self.offline.again()
 
     def _wake_fetches(self) -> None:
         for wake in tuple(self.fetch_waits):

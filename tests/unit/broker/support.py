@@ -18,7 +18,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.layers import Given
 from penstock.controller.topics import TopicRequest, register_broker
 from penstock.errors import StorageFull
-from penstock.host.metadata_store import Change, Committed, Compare, Conflict, Snapshot
+from penstock.host.metadata_store import Change, Committed, Compare, Conflict
 from penstock.host.worker import Worker
 from penstock.metadata.image import ClusterImage, Endpoint, Topic
 from penstock.metadata.sqlite import MEMORY, SqliteStore
@@ -82,9 +82,6 @@ class TroubledStore(SqliteStore):
         self.is_full = False
         self.commits = 0
         self.interfere: Callable[[], None] | None = None
-
-    def read(self, prefix: str) -> Snapshot:
-        return super().read(prefix)
 
     def transact(self, compares: Iterable[Compare], changes: Iterable[Change]) -> Committed | Conflict:
         if self.is_full:

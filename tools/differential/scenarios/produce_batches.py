@@ -10,7 +10,7 @@ from tools.differential.batches import (
     with_bad_crc,
     with_payload,
 )
-from tools.differential.scenarios.asking import data_topic, fetch, produce
+from tools.differential.scenarios.asking import data_topic, fetch, fetch_partition, produce
 from tools.differential.steps import SILENCE_S, Scenario
 
 from penstock.protocol.compression import Codec, compress
@@ -35,12 +35,17 @@ def _gzipped(name: str, payload: bytes, **lies: int) -> _Case:
 
 
 def _scenario(topic: str, *cases: _Case, **configs: str) -> Scenario:
-    """Everything is produced to one topic named like the scenario, and what is there is read in the end."""
+    """Each batch goes to a partition of its own, so that an accepted one moves no other's offsets.
+
+    In the end all partitions are read.
+    """
+    partitions = [fetch_partition(index, 0) for index in range(len(cases))]
     steps = (
-        produce(name, topic, records, version=version, patience_s=SILENCE_S)
-        for name, records, version in cases
+        produce(name, topic, records, version=version, partition=index, patience_s=SILENCE_S)
+        for index, (name, records, version) in enumerate(cases)
     )
-    return Scenario(topic, (*steps, fetch("what is there", topic)), (data_topic(topic, 1, **configs),))
+    read = fetch("what is there", topic, *partitions)
+    return Scenario(topic, (*steps, read), (data_topic(topic, len(cases), **configs),))
 
 
 SCENARIOS = (

@@ -17,6 +17,7 @@ Differs from Kafka
     An invalid count of partitions is reported before an invalid replication factor.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
@@ -59,7 +60,7 @@ class CreateTopics:
             [_wanted(topic) for topic in wanted], validate_only=request.validate_only
         )
         created = dict(zip((topic.name for topic in wanted), outcomes, strict=True))
-        results = self._results({**refusals, **created}, [topic.name for topic in once], context)
+        results = await self._results({**refusals, **created}, [topic.name for topic in once], context)
         twice = ApiError(ErrorCode.INVALID_REQUEST, "The topic is named twice in one request.")
         results += [_refused(name, twice) for name, count in occurrences.items() if count > 1]
         return CreateTopicsResponse(topics=results)
@@ -72,7 +73,7 @@ class CreateTopics:
             return ApiError(ErrorCode.POLICY_VIOLATION, detail)
         return ApiError(ErrorCode.REQUEST_TIMED_OUT) if timeout_ms <= 0 else None
 
-    def _results(
+    async def _results(
         self, outcomes: dict[str, Topic | ApiError], names: Sequence[str], context: RequestContext
     ) -> list[CreatableTopicResult]:
         # Topics of one request mostly have the same settings, and there are many of each.
@@ -91,6 +92,7 @@ class CreateTopics:
                 key = frozenset(outcome.overrides.items())
                 if key not in described:
                     described[key] = self._settings(outcome)
+                    await asyncio.sleep(0)  # thousands take a while: other requests are let in
                 results.append(_created(outcome, described[key]))
         return results
 

@@ -67,7 +67,8 @@ class DeleteRecords:
         try:
             partition = self._found(name, context)
             start = _delete(partition, offset)
-            await self._janitor.store_start(partition)
+            if start > 0:  # a log starts at 0 by itself, and may not even have a folder yet
+                await self._janitor.store_start(partition)
         except ApiError as refusal:
             return DeleteRecordsPartitionResult(name.partition, NO_OFFSET, refusal.code)
         except (StorageFull, StorageFailed):

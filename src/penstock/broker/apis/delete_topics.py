@@ -56,7 +56,9 @@ class DeleteTopics:
             results += [_refused(topic, problem) for topic in wanted]
             return DeleteTopicsResponse(responses=results)
         found: dict[_Asked, Topic] = {}
-        outcomes = await change_each(self._cluster, [_deletion(topic, found) for topic in wanted])
+        outcomes = await change_each(
+            self._cluster, [_deletion(topic, found) for topic in wanted], independent=True
+        )
         for topic, outcome in zip(wanted, outcomes, strict=True):
             if isinstance(outcome, ApiError):
                 results.append(_refused(topic, outcome))

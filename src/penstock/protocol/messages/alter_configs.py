@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """AlterConfigs: api key 33, versions 0 to 2, flexible from 2.
 
 Replaces the whole configuration of a resource. IncrementalAlterConfigs is its successor.

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """ApiVersions: api key 18, versions 0 to 4, flexible from 3.
 
 Tells which APIs and versions this broker speaks. The first request on every connection.

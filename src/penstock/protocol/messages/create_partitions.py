@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """CreatePartitions: api key 37, versions 0 to 3, flexible from 2.
 
 Raises the number of partitions of existing topics.

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """CreateTopics: api key 19, versions 2 to 7, flexible from 5.
 
 Creates topics, each with a count of partitions or an explicit assignment.

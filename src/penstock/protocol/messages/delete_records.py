@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """DeleteRecords: api key 21, versions 0 to 2, flexible from 2.
 
 Moves the log start offset forward, so that everything before it may be removed.

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """DeleteTopics: api key 20, versions 1 to 6, flexible from 4.
 
 Deletes topics by name or by id.

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """DescribeCluster: api key 60, versions 0 to 2, flexible throughout.
 
 Tells the cluster id, the brokers and the controller.

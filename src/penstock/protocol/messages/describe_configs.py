@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """DescribeConfigs: api key 32, versions 1 to 4, flexible from 4.
 
 Lists the configuration of topics and brokers, with where each value comes from.

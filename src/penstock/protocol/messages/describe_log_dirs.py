@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """DescribeLogDirs: api key 35, versions 1 to 4, flexible from 2.
 
 Tells how large the partitions on this broker's log directories are.

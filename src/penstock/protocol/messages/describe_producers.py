@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """DescribeProducers: api key 61, version 0, flexible throughout.
 
 Lists the producers a partition leader remembers.

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """DescribeTopicPartitions: api key 75, version 0, flexible throughout.
 
 Describes topics page by page; a cursor says where the next page begins.

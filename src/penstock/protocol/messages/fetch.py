@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """Fetch: api key 1, versions 4 to 17, flexible from 12.
 
 Reads record batches from partition leaders; consumers and followers use it alike.

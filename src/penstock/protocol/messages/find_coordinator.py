@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """FindCoordinator: api key 10, versions 0 to 6, flexible from 3.
 
 Names the broker that coordinates a group, a transaction or a share group.

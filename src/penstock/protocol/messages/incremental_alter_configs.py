@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """IncrementalAlterConfigs: api key 44, versions 0 to 1, flexible from 1.
 
 Sets, deletes, appends to or subtracts from single configuration values.

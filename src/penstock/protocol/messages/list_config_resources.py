@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """ListConfigResources: api key 74, versions 0 to 1, flexible throughout.
 
 Lists the resources that have a configuration of their own.

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """ListOffsets: api key 2, versions 1 to 11, flexible from 6.
 
 Finds the offset that belongs to a timestamp, or to a special one such as earliest and latest.

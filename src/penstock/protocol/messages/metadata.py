@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """Metadata: api key 3, versions 0 to 13, flexible from 9.
 
 Tells who the brokers are, which topics exist and who leads each partition.

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """OffsetForLeaderEpoch: api key 23, versions 2 to 4, flexible from 4.
 
 Finds where a leader epoch ended, so that consumers and followers notice truncation.

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 (msgspec makes a new empty list for every instance)
 """Produce: api key 0, versions 3 to 13, flexible from 9.
 
 Writes record batches to partition leaders and answers per partition.

@@ -175,3 +175,11 @@ async def test_who_may_not_alter_learns_nothing_and_changes_nothing(inside: Insi
     asked: list[Resource] = [(TOPIC, "t", []), (TOPIC, "absent", []), (BROKER, "1", []), (BROKER, "9", [])]
     assert await altered(inside, *asked, authorizer=deny_everything) == [29, 29, 31, 31]
     assert overrides_of(inside, "t") == {"retention.ms": "1000"}
+
+
+@pytest.mark.parametrize("name", ["1", ""])
+async def test_what_is_left_of_a_brokers_settings_must_hold_together(inside: Inside, name: str) -> None:
+    policy, interval = ("log.flush.policy", "interval"), ("log.flush.interval.ms", "100")
+    assert await altered(inside, (BROKER, name, [policy, interval])) == [0]
+
+    assert await altered(inside, (BROKER, name, [policy])) == [42]

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.unit.broker.support import DENY_EVERYTHING, Asker, running_cluster
 
 from penstock.broker.apis.api_versions import ApiVersions, unsupported_version_reply
 from penstock.errors import ErrorCode
@@ -15,7 +16,6 @@ from penstock.protocol.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
-from tests.unit.broker.support import DENY_EVERYTHING, Asker, running_cluster
 
 SUPPORTED = [(0, 0, 13), (3, 0, 13), (18, 0, 4)]
 HANDLER = ApiVersions(lambda: SUPPORTED)
@@ -54,7 +54,9 @@ async def test_software_that_is_named_badly_gets_no_list(asker: Asker, name: str
     assert reply == ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
 
 
-@pytest.mark.parametrize(("name", "release"), [("a", "1"), ("apache-kafka-java", "4.2.0"), ("A.b-9", "0-rc.1")])
+@pytest.mark.parametrize(
+    ("name", "release"), [("a", "1"), ("apache-kafka-java", "4.2.0"), ("A.b-9", "0-rc.1")]
+)
 async def test_software_that_is_named_well_gets_the_list(asker: Asker, name: str, release: str) -> None:
     reply = await asker.ask(API_VERSIONS, HANDLER, ApiVersionsRequest(name, release), 3)
 

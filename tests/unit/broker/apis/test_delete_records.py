@@ -84,11 +84,12 @@ async def test_minus_one_deletes_everything_that_can_be_read(inside: Inside) -> 
     assert await deleted(inside, ("t", 0, HIGH_WATERMARK)) == [("t", 0, 0, 3)]
 
 
-async def test_an_empty_partition_has_nothing_to_delete(inside: Inside) -> None:
+async def test_an_empty_partition_has_nothing_to_delete_and_nowhere_to_store_that(inside: Inside) -> None:
     await inside.topic("t")
+    janitor = Janitor(StorageFailed("the partition has no folder yet"))
 
-    assert await deleted(inside, ("t", 0, HIGH_WATERMARK)) == [("t", 0, 0, 0)]
-    assert await deleted(inside, ("t", 0, 0)) == [("t", 0, 0, 0)]
+    assert await deleted(inside, ("t", 0, HIGH_WATERMARK), janitor=janitor) == [("t", 0, 0, 0)]
+    assert await deleted(inside, ("t", 0, 0), janitor=janitor) == [("t", 0, 0, 0)]
 
 
 async def test_an_offset_below_the_start_answers_with_the_start(inside: Inside) -> None:

@@ -196,3 +196,11 @@ async def test_who_may_not_alter_learns_nothing_and_changes_nothing(inside: Insi
     asked = (TOPIC, "t", one), (TOPIC, "absent", one), (BROKER, "1", one), (BROKER, "", one)
     assert await altered(inside, *asked, authorizer=deny_everything) == [29, 29, 31, 31]
     assert overrides_of(inside, "t") == {}
+
+
+@pytest.mark.parametrize("name", ["1", ""])
+async def test_what_is_left_of_a_brokers_settings_must_hold_together(inside: Inside, name: str) -> None:
+    together: Operations = [("log.flush.policy", SET, "interval"), ("log.flush.interval.ms", SET, "100")]
+    assert await altered(inside, (BROKER, name, together)) == [0]
+
+    assert await altered(inside, (BROKER, name, [("log.flush.interval.ms", DELETE, None)])) == [42]

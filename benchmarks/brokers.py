@@ -1,0 +1,118 @@
+"""Real brokers: `penstock serve` on free loopback ports, with data in a temporary folder.
+
+Rule 1: whatever ends a block, its broker has ended and its folder is gone.
+Rule 2: a process is ended by its own handle, never by its name.
+"""
+
+import os
+import re
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+READY = re.compile(rb"penstock ready kafka=(?P<kafka>\S+) http=(?P<http>\S+)")
+MEMORY_LINE = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
+START_S_MAX = 600
+"""A broker that recovers many gigabytes may take minutes."""
+STOP_S_MAX = 60
+
+
+class BrokerFailed(Exception):
+    """The broker did not start, or did not stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """In bytes, as /proc/PID/status says."""
+
+    resident: int
+    anonymous: int
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    process: subprocess.Popen[bytes]
+    bootstrap: str
+    start_s: float
+    """From spawning the process to its ready line."""
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def memory(self) -> Memory:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        kilobytes = {name: int(number) for name, number in MEMORY_LINE.findall(status)}
+        return Memory(kilobytes["VmRSS"] * 1024, kilobytes["RssAnon"] * 1024)
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+
+def _environment() -> dict[str, str]:
+    """As an installed broker has it: with its byte code kept, whatever this shell prefers."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def _spawned(home: Path, settings: Sequence[str]) -> tuple[subprocess.Popen[bytes], float]:
+    program = Path(sys.executable).with_name("penstock")
+    command = [str(program), "serve", "--data-dir", str(home / "data"), "--kafka", "127.0.0.1:0"]
+    command += ["--http", "127.0.0.1:0"]
+    for setting in settings:
+        command += ["--set", setting]
+    began = time.monotonic()
+    with (home / "stderr").open("ab") as complaints:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, env=_environment())
+    return process, began
+
+
+def _wait_for_ready(process: subprocess.Popen[bytes], home: Path, deadline: float) -> re.Match[bytes]:
+    assert process.stdout is not None
+    output = b""
+    while (ready := READY.search(output)) is None:
+        readable, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+        piece = os.read(process.stdout.fileno(), 4096) if readable else b""
+        if not piece:
+            complaints = (home / "stderr").read_text(errors="replace")[-2000:]
+            raise BrokerFailed(f"the broker did not become ready\n{complaints}")
+        output += piece
+    return ready
+
+
+@contextmanager
+def running_broker(home: Path, settings: Sequence[str] = ()) -> Iterator[Broker]:
+    """A broker with its data and its complaints in `home`. Ended by SIGTERM unless the block killed it."""
+    process, began = _spawned(home, settings)
+    try:
+        ready = _wait_for_ready(process, home, began + START_S_MAX)
+        yield Broker(process, ready["kafka"].decode(), time.monotonic() - began)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired as late:
+            process.kill()
+            process.wait()
+            raise BrokerFailed(f"the broker had not stopped after {STOP_S_MAX} s") from late
+        finally:
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def fresh_broker(settings: Sequence[str] = ()) -> Iterator[Broker]:
+    """A broker with nothing in it."""
+    with temporary_folder() as folder, running_broker(folder, settings) as broker:
+        yield broker

@@ -1,0 +1,156 @@
+"""The clients, which run in processes of their own: producers and consumers of librdkafka.
+
+Every function takes a `Job` and returns a `Phase` that was measured around the work alone: the
+client has connected and written to every partition before the clock starts.
+
+librdkafka puts one partition's batch into each produce request, so requests can be counted: they
+are batches.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+
+from benchmarks.phase import Gauge, Phase
+
+Result = TypeVar("Result")
+
+DELIVERY_S_MAX = 120
+STALL_S_MAX = 30
+LOG_ERRORS = 3
+BATCHED = {"linger.ms": 100, "batch.size": 1_000_000}
+"""Long enough for full batches even where the records are spread over 1,000 partitions."""
+ONE_BY_ONE = {"linger.ms": 0, "batch.num.messages": 1}
+
+
+class ClientFailed(Exception):
+    """A record was refused, lost or not delivered in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    bootstrap: str
+    broker_pid: int
+    topic: str
+    partitions: int
+    records: int
+    record_bytes: int
+
+
+def in_another_process(function: Callable[..., Result], *arguments: Any) -> Result:
+    """So that the client has an interpreter, and a core, of its own."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def _raise_if_refused(error: KafkaError | None, _: Message) -> None:
+    if error is not None:
+        raise ClientFailed(str(error))
+
+
+def connected_producer(job: Job, settings: dict[str, Any]) -> Producer:
+    """A producer whose batches reach every partition already."""
+    producer = Producer(
+        {
+            "bootstrap.servers": job.bootstrap,
+            "acks": "all",
+            "log_level": LOG_ERRORS,
+            "socket.nagle.disable": True,
+            "queue.buffering.max.messages": 200_000,
+            "queue.buffering.max.kbytes": 256 * 1024,
+            "on_delivery": _raise_if_refused,
+            **settings,
+        }
+    )
+    for partition in range(job.partitions):
+        producer.produce(job.topic, b"first", partition=partition)
+    flush(producer)
+    return producer
+
+
+def flush(producer: Producer) -> None:
+    if left := producer.flush(DELIVERY_S_MAX):
+        raise ClientFailed(f"{left} records were not delivered within {DELIVERY_S_MAX} s")
+
+
+def _produce_all(producer: Producer, job: Job) -> None:
+    """Hand every record to librdkafka, in turn to each partition, waiting only when it is full."""
+    value, produce, partitions = bytes(job.record_bytes), producer.produce, job.partitions
+    left = job.records
+    while left:
+        try:
+            produce(job.topic, value, partition=left % partitions)
+        except BufferError:
+            producer.poll(0.05)
+            continue
+        left -= 1
+        if not left & 0xFFF:
+            producer.poll(0)
+    flush(producer)
+
+
+def produce_batched(job: Job) -> Phase:
+    producer = connected_producer(job, BATCHED | {"delivery.report.only.error": True})
+    gauge = Gauge(job.broker_pid)
+    _produce_all(producer, job)
+    return gauge.stop(job.records)
+
+
+def produce_one_by_one(job: Job) -> Phase:
+    """A request for each record, as many in flight as librdkafka and the broker allow."""
+    producer = connected_producer(job, ONE_BY_ONE | {"delivery.report.only.error": True})
+    gauge = Gauge(job.broker_pid)
+    _produce_all(producer, job)
+    return gauge.stop(job.records)
+
+
+def produce_and_wait(job: Job) -> tuple[Phase, list[float]]:
+    """One record at a time, each acknowledged before the next. Also how many milliseconds each took."""
+    producer = connected_producer(job, ONE_BY_ONE)
+    value, took_ms = bytes(job.record_bytes), []
+    clock = time.perf_counter
+    gauge = Gauge(job.broker_pid)
+    for number in range(job.records):
+        began = clock()
+        producer.produce(job.topic, value, partition=number % job.partitions)
+        while len(producer):
+            producer.poll(1)
+        took_ms.append((clock() - began) * 1000)
+    return gauge.stop(job.records), took_ms
+
+
+def assigned_consumer(job: Job, settings: dict[str, Any]) -> Consumer:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": job.bootstrap,
+            "group.id": "benchmarks",
+            "enable.auto.commit": False,
+            "log_level": LOG_ERRORS,
+            **settings,
+        }
+    )
+    consumer.assign([TopicPartition(job.topic, number, OFFSET_BEGINNING) for number in range(job.partitions)])
+    return consumer
+
+
+def consume_batched(job: Job) -> Phase:
+    """Read everything that `produce_batched` left."""
+    consumer = assigned_consumer(job, {"queued.min.messages": 200_000})
+    gauge = Gauge(job.broker_pid)
+    expected, received = job.records + job.partitions, 0
+    deadline = time.monotonic() + STALL_S_MAX
+    while received < expected:
+        messages = consumer.consume(min(10_000, expected - received), timeout=0.1)
+        if messages:
+            deadline = time.monotonic() + STALL_S_MAX
+        elif time.monotonic() > deadline:
+            raise ClientFailed(f"{received} of {expected} records came, then none for {STALL_S_MAX} s")
+        received += sum(1 for message in messages if message.error() is None)
+    phase = gauge.stop(received)
+    consumer.close()
+    return phase

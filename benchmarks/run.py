@@ -1,0 +1,83 @@
+"""Runs the benchmarks, prints what they found and keeps it.
+
+    python -m benchmarks.run                     everything, about fifteen minutes
+    python -m benchmarks.run --quick             a tenth of the records, once each
+    python -m benchmarks.run --only requests     one question; may be repeated
+    python -m benchmarks.run --large             the restart with 10 GB instead of 1 GB
+
+Figures are kept in benchmarks/results/<time>.json with what is known of the machine.
+"""
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks import end_to_end, latency, memory, requests, restart, start, throughput
+from benchmarks.figures import Figure, shown, table
+from benchmarks.machine import facts
+from benchmarks.settings import FULL, QUICK, Settings
+
+QUESTIONS: dict[str, Callable[[Settings], Iterator[Figure]]] = {
+    "start": start.measure,
+    "memory": memory.measure,
+    "requests": requests.measure,
+    "latency": latency.measure,
+    "end_to_end": end_to_end.measure,
+    "throughput": throughput.measure,
+    "restart": restart.measure,
+}
+RESULTS = Path(__file__).parent / "results"
+LARGE_BYTES = 10_000_000_000
+
+
+def main() -> int:
+    """Ends with 1 if a target was measured and missed."""
+    arguments = _arguments()
+    settings = QUICK if arguments.quick else FULL
+    if arguments.large:
+        settings = replace(settings, restart_bytes=LARGE_BYTES)
+    if arguments.partitions:
+        settings = replace(settings, partition_counts=tuple(arguments.partitions))
+    # A benchmark that is stopped must still end its brokers: the blocks they run in see this.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    machine = facts()
+    print(" ".join(f"{name}={value}" for name, value in machine.items()), flush=True)
+    figures: list[Figure] = []
+    for name in arguments.only or QUESTIONS:
+        for figure in QUESTIONS[name](settings):
+            figures.append(figure)
+            print(f"  {figure.name}: {shown(figure.value)} {figure.unit}", file=sys.stderr, flush=True)
+    print(table(figures))
+    judged = [figure for figure in figures if figure.target is not None]
+    if judged:
+        print("\nTargets\n" + table(judged))
+    print(f"\nkept in {_keep(machine, figures).relative_to(RESULTS.parent.parent)}")
+    return 0 if all(figure.is_met for figure in judged) else 1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.run", description="Measure Penstock on this machine.")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the records, once each")
+    parser.add_argument("--large", action="store_true", help="restart with 10 GB instead of 1 GB")
+    parser.add_argument("--only", action="append", choices=QUESTIONS, help="one question; may be repeated")
+    parser.add_argument(
+        "--partitions", action="append", type=int, help="instead of 1, 100 and 1000; may be repeated"
+    )
+    return parser.parse_args()
+
+
+def _keep(machine: dict[str, object], figures: list[Figure]) -> Path:
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{time.strftime('%Y-%m-%dT%H%M%S')}.json"
+    content = {"machine": machine, "figures": [figure.as_json() for figure in figures]}
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""Making and removing the topics that a benchmark writes to."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+ANSWER_S_MAX = 60
+LOG_ERRORS = 3
+FLUSH_INTERVAL_MS = 1000
+"""With flush policy interval: how often records are made durable."""
+
+_numbers = count(1)
+
+
+def create_topic(bootstrap: str, partitions: int, flush_policy: str) -> str:
+    name = f"bench-{next(_numbers)}"
+    config = {"flush.policy": flush_policy}
+    if flush_policy == "interval":
+        config["flush.ms"] = str(FLUSH_INTERVAL_MS)
+    new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
+    admin = _admin(bootstrap)  # its answers come only while it lives
+    admin.create_topics([new])[name].result(ANSWER_S_MAX)
+    return name
+
+
+@contextmanager
+def new_topic(bootstrap: str, partitions: int, flush_policy: str) -> Iterator[str]:
+    """A topic of its own, deleted when the block ends so that the disk does not fill up."""
+    name = create_topic(bootstrap, partitions, flush_policy)
+    yield name
+    admin = _admin(bootstrap)
+    admin.delete_topics([name])[name].result(ANSWER_S_MAX)
+
+
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": LOG_ERRORS})

@@ -1,0 +1,97 @@
+"""What the files of commands share: how an app is made, how a command refuses, how options repeat.
+
+A command that talks to a broker takes `broker: Broker` as its first parameter and is decorated with
+`client_command`, which puts the options of a connection in its place. So every such command has the
+same options, spelled and explained once.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from penstock.cli.connection import Broker
+
+BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
+TIMEOUT_S_DEFAULT: Final = 10.0
+
+
+class CommandFailed(Exception):
+    """A command cannot do what it was asked. The message is a sentence for the person who asked."""
+
+
+def new_app(**options: Any) -> typer.Typer:
+    """Plain help: it is made faster than rich help and can be read in a pipe."""
+    return typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        **options,
+    )
+
+
+def examples(*rows: tuple[str, str]) -> str:
+    """The end of a command's help: what one may want, and what to type for it."""
+    # The mark keeps a paragraph from being filled, so that a command can be copied as it stands.
+    return "\n\n".join(["Examples:", *(f"\b\n{wish}:\n    {command}" for wish, command in rows)])
+
+
+def _options(
+    bootstrap: Annotated[
+        str,
+        typer.Option(
+            envvar="PENSTOCK_BOOTSTRAP", metavar="HOST:PORT,...", help="Brokers to connect to first."
+        ),
+    ] = BOOTSTRAP_DEFAULT,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="How long the broker may take to answer.")
+    ] = TIMEOUT_S_DEFAULT,
+    tls_ca: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Connect with TLS and trust this authority (PEM).")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate to present to the broker (PEM).")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Private key of that certificate (PEM).")
+    ] = None,
+) -> None:
+    """Never called: the options of a connection, in the form typer reads them."""
+
+
+def client_command(function: Callable[..., None]) -> Callable[..., None]:
+    own = list(inspect.signature(function, eval_str=True).parameters.values())
+    assert own[0].name == "broker", "the first parameter is the broker to talk to"
+    connection = list(inspect.signature(_options, eval_str=True).parameters.values())
+
+    @wraps(function)
+    def run(**values: Any) -> None:
+        from penstock.cli.connection import broker_at
+
+        options = {parameter.name: values.pop(parameter.name) for parameter in connection}
+        function(broker_at(**options), **values)
+
+    keyword_only = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in own[1:] + connection]
+    run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword_only}
+    return run
+
+
+def settings_of(items: Sequence[str], option: str) -> dict[str, str]:
+    """Repeated key=value options."""
+    settings = {}
+    for item in items:
+        key, separator, value = item.partition("=")
+        if not separator or not key.strip():
+            raise typer.BadParameter(f"{item!r} is not key=value", param_hint=option)
+        settings[key.strip()] = value
+    return settings
+
+
+__all__ = ["Broker", "CommandFailed", "client_command", "examples", "new_app", "settings_of"]

@@ -1,0 +1,50 @@
+"""Steps from batch header to batch header through a segment, in memory only.
+
+Headers lie a few kilobytes apart or a few hundred bytes; one read fetches a stretch that usually
+holds all that a lookup passes.
+"""
+
+from collections.abc import Iterator
+
+from penstock.limits import INDEX_INTERVAL_BYTES
+from penstock.log.segment import Segment
+from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
+
+STRETCH_BYTES = 2 * INDEX_INTERVAL_BYTES
+
+
+class HeaderWalk:
+    """Iterates over (position, header) from a batch boundary to the end of the segment.
+
+    It ends early, with `is_complete` False, where the bytes are not in memory.
+    """
+
+    __slots__ = ("_at", "_segment", "_stretch", "position")
+
+    def __init__(self, segment: Segment, position: int) -> None:
+        self._segment = segment
+        self._stretch: bytes = b""
+        self._at = position
+        self.position = position
+
+    @property
+    def is_complete(self) -> bool:
+        return self.position >= self._segment.size_bytes
+
+    def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
+        return self
+
+    def __next__(self) -> tuple[int, BatchHeader]:
+        position = self.position
+        left = self._segment.size_bytes - position
+        if left <= 0:
+            raise StopIteration
+        inside = position - self._at
+        if inside + HEADER_BYTES > len(self._stretch):
+            stretch = self._segment.file.read_cached(position, min(STRETCH_BYTES, left))
+            if stretch is None:
+                raise StopIteration
+            self._stretch, self._at, inside = stretch, position, 0
+        header = parse_header(self._stretch, inside)
+        self.position = position + header.size
+        return position, header

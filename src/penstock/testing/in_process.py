@@ -1,0 +1,181 @@
+"""A broker in a thread of the calling process, with an event loop of its own.
+
+It is the broker that `penstock serve` runs, without the HTTP side. Only the world it is given
+differs: a wall clock that can be moved, and a log that goes to Python's logging, where test runners
+show it next to a failure.
+
+Rule 1: whatever prevents the start is raised where the broker was asked for.
+Rule 2: after the block nothing is left: no thread, no socket, and no file that was not asked for.
+Rule 3: importing this costs nothing; what a broker needs is imported when one is started.
+"""
+
+import logging
+import tempfile
+import threading
+from collections.abc import Coroutine, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.broker.broker import RunningBroker
+    from penstock.config.broker import BrokerConfig
+
+Value = str | int | float | bool
+
+START_SECONDS_MAX = 30
+STOP_SECONDS_MAX = 30
+ON_A_FREE_PORT = {"listeners": "PLAINTEXT://127.0.0.1:0"}
+
+
+@contextmanager
+def broker(data_dir: str | Path | None = None, **settings: Value) -> Iterator["Broker"]:
+    """A broker that serves within the block, on a free port.
+
+    Without `data_dir` its data is in a temporary folder that is removed afterwards. `settings` are
+    those of `penstock serve --set`, by Kafka's names:
+
+        with broker(**{"num.partitions": 3, "auto.create.topics.enable": False}) as running:
+    """
+    with ExitStack() as stack:
+        if data_dir is None:
+            data_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-"))
+        served = _Served(_configure(str(data_dir), settings))
+        stack.callback(served.stop)
+        yield Broker(served.start(), served, Path(data_dir))
+
+
+class Broker:
+    """A broker that serves, as a test sees it."""
+
+    def __init__(self, running: "RunningBroker", served: "_Served", data_dir: Path) -> None:
+        self._running = running
+        self._served = served
+        self.data_dir = data_dir
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port, for a client's `bootstrap.servers`."""
+        return self.address()
+
+    def address(self, listener: str | None = None) -> str:
+        """host:port of the listener with this name, or of the first."""
+        from penstock.config.listeners import Address
+
+        listeners = self._running.listeners
+        if listener is None:
+            found = listeners[0]
+        else:
+            found = next(each for each in listeners if each.name == listener.upper())
+        return str(Address(found.host, found.port))
+
+    def advance(self, *, ms: int) -> None:
+        """Move the broker's wall clock forward, and return when what is then too old is gone.
+
+        Timeouts of the protocol stay on real time.
+        """
+        self._served.clock.advance(ms)
+        self._served.call(self._retain())
+
+    async def _retain(self) -> None:
+        storage = self._running.storage
+        for partition in tuple(storage.partitions):
+            await storage.retention.enforce(partition)
+
+    def __repr__(self) -> str:
+        return f"<Broker {self.bootstrap} data_dir={self.data_dir}>"
+
+
+class _Served:
+    """The thread, from its start to its end."""
+
+    def __init__(self, config: "BrokerConfig") -> None:
+        from penstock.host.clock import AdjustableClock
+
+        self.clock = AdjustableClock()
+        self._config = config
+        self._started: Future[RunningBroker] = Future()
+        self._ended: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="penstock-broker", daemon=True)
+
+    def start(self) -> "RunningBroker":
+        self._thread.start()
+        return self._started.result(START_SECONDS_MAX)
+
+    def stop(self) -> None:
+        """Raises what went wrong since the start, if anything did."""
+        if self._started.done() and self._started.exception() is None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._ended.result(STOP_SECONDS_MAX)
+        self._thread.join()
+
+    def call(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run it on the broker's loop and wait for it."""
+        import asyncio
+
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(STOP_SECONDS_MAX)
+
+    def _run(self) -> None:
+        import asyncio
+
+        try:
+            with asyncio.Runner(loop_factory=_new_loop) as runner:
+                runner.run(self._serve())
+        except BaseException as problem:  # the root of the thread: handed to whoever started it
+            if self._started.done():
+                self._ended.set_exception(problem)
+                return
+            self._started.set_exception(problem)
+        self._ended.set_result(None)
+
+    async def _serve(self) -> None:
+        import asyncio
+
+        from penstock.broker.broker import World, running_broker
+
+        self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self._stopping: asyncio.Event = asyncio.Event()
+        async with running_broker(self._config, World(clock=self.clock, log=_PythonLog())) as running:
+            self._started.set_result(running)
+            await self._stopping.wait()
+
+
+class _PythonLog:
+    """The broker's events as records of the logger `penstock`."""
+
+    def __init__(self) -> None:
+        self._logger = logging.getLogger("penstock")
+
+    def info(self, event: str, **fields: object) -> None:
+        self._logger.info(_line(event, fields))
+
+    def warning(self, event: str, **fields: object) -> None:
+        self._logger.warning(_line(event, fields))
+
+    def error(self, event: str, **fields: object) -> None:
+        self._logger.error(_line(event, fields))
+
+
+def _line(event: str, fields: Mapping[str, object]) -> str:
+    return " ".join([event, *(f"{name}={value!r}" for name, value in fields.items())])
+
+
+def _configure(data_dir: str, settings: Mapping[str, Value]) -> "BrokerConfig":
+    from penstock.config.setting import render
+    from penstock.config.sources import load
+
+    sets = [f"{key}={render(value)}" for key, value in {**ON_A_FREE_PORT, **settings}.items()]
+    return load({"data_dir": data_dir}, sets)
+
+
+def _new_loop() -> "asyncio.AbstractEventLoop":
+    try:
+        import uvloop
+    except ImportError:
+        import asyncio
+
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

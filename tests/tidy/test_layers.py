@@ -1,0 +1,134 @@
+"""The folder order is the record's path: a module imports only from layers to its left.
+
+And the world is an argument: from `protocol` to `controller` nothing touches time, disk, network or
+randomness except through the protocols in `host/`.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "penstock"
+
+LAYERS = [
+    "types",
+    "errors",
+    "limits",
+    "config",
+    "host",
+    "observability",
+    "protocol",
+    "wire",
+    "security",
+    "log",
+    "metadata",
+    "replication",
+    "controller",
+    "broker",
+    "http",
+    "cli",
+]
+# Everything may be used here, and nothing may use these.
+OUTSIDE = {"sim", "testing"}
+
+# The seam between the code that decides and the world: these decide.
+PURE = {
+    "types",
+    "errors",
+    "limits",
+    "config",
+    "protocol",
+    "security",
+    "log",
+    "metadata",
+    "replication",
+    "controller",
+}
+WORLD = {
+    "asyncio",
+    "ctypes",
+    "fcntl",
+    "os",
+    "random",
+    "secrets",
+    "select",
+    "shutil",
+    "signal",
+    "socket",
+    "ssl",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+    "uuid",
+}
+# One file implements the metadata store's side of the seam on SQLite; nobody else opens databases.
+SQLITE_USERS = {Path("metadata/sqlite.py")}
+
+
+def sources() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def layer_of(path: Path) -> str:
+    first = path.relative_to(SOURCE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imported_modules(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            yield node.module or ""
+
+
+def wrong_way_imports(layer: str, modules: list[str]) -> list[str]:
+    """Imports of layers to the right of `layer`, or of what nobody may import."""
+    allowed = set(LAYERS[: LAYERS.index(layer) + 1])
+    ours = {module.split(".")[1] for module in modules if module.startswith("penstock.")}
+    return sorted(ours - allowed)
+
+
+def test_a_wrong_way_import_is_found() -> None:
+    assert wrong_way_imports("log", ["penstock.broker.router", "penstock.protocol.batches"]) == ["broker"]
+    assert wrong_way_imports("broker", ["penstock.sim.disk"]) == ["sim"]
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_one_way(path: Path) -> None:
+    layer = layer_of(path)
+    if layer in OUTSIDE or layer in {"__init__", "__main__"}:
+        return
+    assert layer in LAYERS, f"{path} belongs to no layer; add it to LAYERS where the record passes it"
+    assert wrong_way_imports(layer, list(imported_modules(path))) == []
+
+
+@pytest.mark.parametrize("path", [p for p in sources() if layer_of(p) in PURE], ids=str)
+def test_what_decides_does_not_touch_the_world(path: Path) -> None:
+    modules = {module.split(".")[0] for module in imported_modules(path)}
+    assert sorted(modules & WORLD) == []
+    if path.relative_to(SOURCE) not in SQLITE_USERS:
+        assert "sqlite3" not in modules
+    calls = [
+        node.func.id
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    assert "open" not in calls, "files are opened through host.disk.Disk"
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_every_task_has_an_owner(path: Path) -> None:
+    if path.relative_to(SOURCE) == Path("host/tasks.py"):
+        return
+    calls = [
+        node.func.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    ]
+    assert "create_task" not in calls, "start tasks with host.tasks.Tasks"
+    assert "ensure_future" not in calls

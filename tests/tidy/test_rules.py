@@ -1,0 +1,89 @@
+"""Rules of the code base that a reader relies on."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.access_table import ACCESS
+from penstock.protocol.apis import ALL
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "penstock"
+SOURCES = sorted(SOURCE.rglob("*.py"))
+API_FILES = sorted(path for path in (SOURCE / "broker" / "apis").glob("*.py") if path.name != "__init__.py")
+CARD = re.compile(r"(?P<name>\w+): api key (?P<key>\d+), versions? (?P<first>\d+)(?: to (?P<last>\d+))?")
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", API_FILES, ids=relative)
+def test_each_api_opens_with_a_card_that_tells_the_truth(path: Path) -> None:
+    card = CARD.match(ast.get_docstring(ast.parse(path.read_text())) or "")
+    assert card is not None, "the file opens with 'Name: api key N, versions A to B'"
+    api = next(api for api in ALL if api.key == int(card["key"]))
+    assert card["name"] == api.name
+    assert (int(card["first"]), int(card["last"] or card["first"])) == api.versions
+
+
+def test_each_api_has_one_file() -> None:
+    keys = [CARD.match(ast.get_docstring(ast.parse(path.read_text())) or "") for path in API_FILES]
+    assert sorted(int(card["key"]) for card in keys if card) == sorted(api.key for api in ALL)
+
+
+def test_each_api_has_a_row_in_the_access_table() -> None:
+    assert sorted(ACCESS) == sorted(api.key for api in ALL)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_each_file_says_what_it_is_for(path: Path) -> None:
+    text = path.read_text()
+    if not text.strip():
+        return
+    assert ast.get_docstring(ast.parse(text)), "a file opens with its strategy"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_broad_excepts_stand_only_at_the_root_of_a_task(path: Path) -> None:
+    allowed = {"host/worker.py", "broker/connection.py"}
+    if str(path.relative_to(SOURCE)) in allowed:
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ExceptHandler):
+            caught = node.type.id if isinstance(node.type, ast.Name) else ""
+            assert node.type is not None, "a bare except hides everything"
+            passes_on = isinstance(node.body[-1], ast.Raise)
+            assert passes_on or caught not in ("Exception", "BaseException"), "name what can fail"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_nothing_is_left_to_do(path: Path) -> None:
+    for word in ("TODO", "FIXME", "XXX", "NotImplementedError"):
+        assert word not in path.read_text()
+
+
+def test_every_limit_is_used() -> None:
+    text = (SOURCE / "limits.py").read_text()
+    names = re.findall(r"^([A-Z][A-Z0-9_]+) = ", text, re.MULTILINE)
+    others = "\n".join(path.read_text() for path in SOURCES if path.name != "limits.py")
+    units = {"KIB", "MIB", "GIB", "SECOND_MS", "MINUTE_MS", "HOUR_MS", "DAY_MS"}
+    unused = [name for name in names if name not in units and not re.search(rf"\b{name}\b", others)]
+    assert unused == [], "a bound that nothing obeys is a promise that nobody keeps"
+
+
+def test_every_decision_record_is_listed() -> None:
+    listed = (ROOT / "docs" / "adr" / "README.md").read_text()
+    for path in sorted((ROOT / "docs" / "adr").glob("0*.md")):
+        assert path.name in listed
+
+
+@pytest.mark.parametrize(
+    "page", [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))], ids=relative
+)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -1,0 +1,360 @@
+"""Metadata: by name, by id, all of them; creation on the way; what is hidden from whom."""
+
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from tests.unit.broker.support import (
+    ALL_CLUSTER_OPERATIONS,
+    ALL_TOPIC_OPERATIONS,
+    ALLOW_EVERYTHING,
+    DENY_EVERYTHING,
+    OTHER_LISTENER,
+    Allowing,
+    Asker,
+    denying,
+    running_cluster,
+)
+
+from penstock.broker.apis.metadata import Metadata
+from penstock.controller.topics import bump_leader_epochs, delete_topic, grow_topic
+from penstock.errors import ErrorCode
+from penstock.limits import PARTITIONS_PER_TOPIC_MAX
+from penstock.protocol.messages.metadata import (
+    METADATA,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from penstock.protocol.schema import OPERATIONS_NOT_ASKED_FOR
+from penstock.security.access import Authorizer, Operation
+from penstock.types import NO_TOPIC_ID, TopicId
+
+UNKNOWN_ID = TopicId(b"u" * 16)
+
+
+@pytest.fixture
+async def asker() -> AsyncIterator[Asker]:
+    async with running_cluster() as asker:
+        yield asker
+
+
+def named(*names: str, create: bool = False, operations: bool = False) -> MetadataRequest:
+    return MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in names],
+        allow_auto_topic_creation=create,
+        include_topic_authorized_operations=operations,
+    )
+
+
+def identified(*ids: TopicId, name: str | None = None) -> MetadataRequest:
+    return MetadataRequest(topics=[MetadataRequestTopic(topic_id, name) for topic_id in ids])
+
+
+async def ask(
+    asker: Asker,
+    request: MetadataRequest,
+    version: int = 13,
+    authorizer: Authorizer = ALLOW_EVERYTHING,
+    handler: Metadata | None = None,
+) -> MetadataResponse:
+    handler = handler or Metadata(asker.cluster, asker.creation)
+    return await asker.ask(METADATA, handler, request, version, authorizer=authorizer)
+
+
+async def codes(
+    asker: Asker, request: MetadataRequest, version: int = 13, authorizer: Authorizer = ALLOW_EVERYTHING
+) -> list[tuple[str | None, int]]:
+    reply = await ask(asker, request, version, authorizer)
+    return [(topic.name, topic.error_code) for topic in reply.topics]
+
+
+@pytest.mark.parametrize("version", range(14))
+async def test_the_brokers_are_named_as_the_clients_listener_reaches_them(asker: Asker, version: int) -> None:
+    handler = Metadata(asker.cluster, asker.creation)
+    await asker.topic("t")
+    reply = await asker.ask(METADATA, handler, named("t"), version, listener=OTHER_LISTENER)
+
+    assert reply.brokers == [
+        MetadataResponseBroker(number, f"tls{number}", 9100 + number, f"rack{number}") for number in (1, 2, 3)
+    ]
+    assert (reply.cluster_id, reply.controller_id, reply.error_code) == ("c", 1, 0)
+    assert [topic.name for topic in reply.topics] == ["t"]
+
+
+async def test_a_topic_is_described_with_all_its_partitions(asker: Asker) -> None:
+    topic = await asker.topic("t", partitions=3)
+    reply = await ask(asker, named("t"))
+
+    assert reply.topics == [
+        MetadataResponseTopic(
+            name="t",
+            topic_id=topic.id,
+            partitions=[
+                MetadataResponsePartition(
+                    partition_index=state.index,
+                    leader_id=state.leader,
+                    leader_epoch=0,
+                    replica_nodes=[state.leader],
+                    isr_nodes=[state.leader],
+                )
+                for state in topic.partitions
+            ],
+        )
+    ]
+
+
+async def test_all_topics_are_asked_for_by_null_and_in_the_first_version_by_an_empty_list(
+    asker: Asker,
+) -> None:
+    await asker.topic("a")
+    await asker.topic("b")
+
+    assert await codes(asker, MetadataRequest(topics=None)) == [("a", 0), ("b", 0)]
+    assert await codes(asker, MetadataRequest(topics=[]), version=0) == [("a", 0), ("b", 0)]
+    assert await codes(asker, MetadataRequest(topics=[]), version=1) == []
+
+
+async def test_topics_that_are_there_come_first_and_each_once(asker: Asker) -> None:
+    await asker.topic("a")
+    await asker.topic("b")
+
+    assert await codes(asker, named("no", "b", "bad name", "b", "no", "a")) == [
+        ("b", 0),
+        ("a", 0),
+        ("no", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("bad name", ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ]
+
+
+@pytest.mark.parametrize("name", ["bad name", "", ".", "..", "x" * 250, "ä"])
+async def test_an_illegal_name_is_refused_and_never_created(asker: Asker, name: str) -> None:
+    for create in (True, False):
+        reply = await ask(asker, named(name, create=create))
+        assert reply.topics == [MetadataResponseTopic(ErrorCode.INVALID_TOPIC_EXCEPTION, name)]
+    assert not asker.cluster.image.topics
+
+
+async def test_a_missing_topic_that_both_sides_want_is_created_and_answered(asker: Asker) -> None:
+    reply = await ask(asker, named("new", create=True))
+
+    topic = asker.cluster.image.topics["new"]
+    assert [(entry.error_code, entry.topic_id) for entry in reply.topics] == [(0, topic.id)]
+    assert len(reply.topics[0].partitions) == 1
+
+
+@pytest.mark.parametrize("version", [0, 3])
+async def test_old_versions_always_want_a_missing_topic(asker: Asker, version: int) -> None:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])
+
+    assert await codes(asker, request, version) == [("new", 0)]
+
+
+async def test_a_missing_topic_is_not_created_against_the_wish_of_either_side() -> None:
+    async with running_cluster() as asker:
+        assert await codes(asker, named("new", create=False)) == [("new", 3)]
+        assert not asker.cluster.image.topics
+    async with running_cluster({"auto.create.topics.enable": "false"}) as asker:
+        assert await codes(asker, named("new", create=True)) == [("new", 3)]
+        assert not asker.cluster.image.topics
+
+
+async def test_topics_are_created_as_the_broker_defaults_say() -> None:
+    async with running_cluster({"num.partitions": "4", "default.replication.factor": "2"}) as asker:
+        reply = await ask(asker, named("new", create=True))
+
+        assert [len(part.replica_nodes) for part in reply.topics[0].partitions] == [2, 2, 2, 2]
+
+
+async def test_a_topic_that_cannot_be_created_says_why_and_the_others_are(asker: Asker) -> None:
+    await asker.topic("a.b")
+
+    assert await codes(asker, named("a_b", "fine", create=True)) == [
+        ("fine", 0),
+        ("a_b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ]
+
+
+async def test_one_request_does_not_create_more_than_it_may() -> None:
+    async with running_cluster({"num.partitions": str(PARTITIONS_PER_TOPIC_MAX // 2)}, [1]) as asker:
+        answers = await codes(asker, named("a", "b", "c", create=True))
+
+        assert answers == [("a", 0), ("b", 0), ("c", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+
+
+async def test_a_topic_that_another_request_created_meanwhile_is_answered(asker: Asker) -> None:
+    handler = Metadata(asker.cluster, asker.creation)
+    slower = asker.answer(METADATA, handler, named("t", create=True), 13)
+    topic = await asker.topic("t")
+
+    reply = await slower
+    assert [(entry.error_code, entry.topic_id) for entry in reply.topics] == [(0, topic.id)]
+
+
+async def test_a_full_disk_is_told_where_a_topic_was_to_be_created(asker: Asker) -> None:
+    asker.store.is_full = True
+
+    assert await codes(asker, named("new", create=True)) == [("new", ErrorCode.KAFKA_STORAGE_ERROR)]
+
+
+async def test_internal_topics_are_shown_as_such_and_not_created_on_the_way(asker: Asker) -> None:
+    missing = await ask(asker, named("__consumer_offsets", create=True))
+    assert missing.topics == [MetadataResponseTopic(3, "__consumer_offsets", is_internal=True)]
+
+    await asker.topic("__consumer_offsets")
+    assert (await ask(asker, named("__consumer_offsets"))).topics[0].is_internal
+
+
+async def test_nothing_is_awaited_when_nothing_is_created(asker: Asker) -> None:
+    await asker.topic("t")
+    answer = asker.answer(
+        METADATA, Metadata(asker.cluster, asker.creation), named("t", "bad name", create=True), 13
+    )
+
+    assert isinstance(answer, MetadataResponse)
+
+
+async def test_a_topic_is_found_by_its_id_whatever_name_is_beside_it(asker: Asker) -> None:
+    topic = await asker.topic("t")
+
+    for name in (None, "wrong", "t"):
+        reply = await ask(asker, identified(topic.id, topic.id, name=name))
+        assert [(entry.name, entry.topic_id, entry.error_code) for entry in reply.topics] == [
+            ("t", topic.id, 0)
+        ]
+
+
+async def test_an_unknown_id_is_echoed_without_a_name(asker: Asker) -> None:
+    reply = await ask(asker, identified(UNKNOWN_ID))
+
+    assert reply.topics == [MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, UNKNOWN_ID)]
+
+
+async def test_beside_ids_plain_names_are_passed_over(asker: Asker) -> None:
+    topic = await asker.topic("t")
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name="new"), MetadataRequestTopic(topic.id, None)],
+    )
+
+    assert await codes(asker, request) == [("t", 0)]
+    assert "new" not in asker.cluster.image.topics
+
+
+@pytest.mark.parametrize(
+    ("version", "entry", "code"),
+    [
+        (12, MetadataRequestTopic(NO_TOPIC_ID, None), -1),
+        (10, MetadataRequestTopic(UNKNOWN_ID, "t"), 42),
+        (11, MetadataRequestTopic(NO_TOPIC_ID, None), 42),
+    ],
+)
+async def test_an_entry_without_sense_spoils_the_request(
+    asker: Asker, version: int, entry: MetadataRequestTopic, code: int
+) -> None:
+    reply = await ask(asker, MetadataRequest(topics=[entry]), version)
+
+    assert reply == MetadataResponse(topics=[MetadataResponseTopic(code, entry.name or "", entry.topic_id)])
+
+
+async def test_operations_are_filled_in_when_asked_for_also_for_a_missing_topic(asker: Asker) -> None:
+    await asker.topic("t")
+    handler = Metadata(asker.cluster, asker.creation)
+    for asked, expected in ((True, ALL_TOPIC_OPERATIONS), (False, OPERATIONS_NOT_ASKED_FOR)):
+        reply = await ask(asker, named("t", "missing", operations=asked), handler=handler)
+        assert [topic.topic_authorized_operations for topic in reply.topics] == [expected, expected]
+
+    request = MetadataRequest(topics=[], include_cluster_authorized_operations=True)
+    assert (await ask(asker, request, 10)).cluster_authorized_operations == ALL_CLUSTER_OPERATIONS
+    plain = await ask(asker, MetadataRequest(topics=[]), 10)
+    assert plain.cluster_authorized_operations == OPERATIONS_NOT_ASKED_FOR
+
+
+async def test_who_may_do_nothing_learns_nothing(asker: Asker) -> None:
+    topic = await asker.topic("t")
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    by_name = await ask(asker, named("t", "missing", create=True, operations=True), 13, DENY_EVERYTHING)
+    by_id = await ask(asker, identified(topic.id), 13, DENY_EVERYTHING)
+    all_topics = await ask(asker, MetadataRequest(topics=None), 13, DENY_EVERYTHING)
+
+    assert by_name.topics == [MetadataResponseTopic(denied, name) for name in ("t", "missing")]
+    assert by_id.topics == [MetadataResponseTopic(denied, None, topic.id)]
+    assert all_topics.topics == []
+    assert list(asker.cluster.image.topics) == ["t"]
+
+
+async def test_a_harmless_name_beside_an_id_opens_no_denied_topic(asker: Asker) -> None:
+    secret = await asker.topic("secret")
+    reply = await ask(asker, identified(secret.id, name="harmless"), 13, denying("secret"))
+
+    assert reply.topics == [MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, secret.id)]
+
+
+async def test_only_who_may_create_a_topic_creates_it_by_asking(asker: Asker) -> None:
+    readers = Allowing(lambda operation, resource: operation != Operation.CREATE)
+    creators = Allowing(lambda operation, resource: operation != Operation.CREATE or resource.name == "new")
+
+    assert await codes(asker, named("new", create=True), 13, readers) == [("new", 29)]
+    assert not asker.cluster.image.topics
+    assert await codes(asker, named("new", create=True), 13, creators) == [("new", 0)]
+
+
+async def test_changes_of_a_topic_are_seen_at_once_by_who_asked_before(asker: Asker) -> None:
+    handler = Metadata(asker.cluster, asker.creation)
+    await asker.topic("t")
+
+    async def partitions() -> list[MetadataResponsePartition]:
+        return (await ask(asker, named("t"), handler=handler)).topics[0].partitions
+
+    assert len(await partitions()) == 1
+    await asker.cluster.change(lambda image: grow_topic(image, "t", 2))
+    assert len(await partitions()) == 2
+    await asker.cluster.change(bump_leader_epochs)
+    assert [partition.leader_epoch for partition in await partitions()] == [1, 1]
+    await asker.cluster.change(lambda image: delete_topic(image, name="t"))
+    again = await asker.topic("t")
+    assert (await ask(asker, named("t"), handler=handler)).topics[0].topic_id == again.id
+
+
+async def test_a_broker_that_is_not_there_leads_nothing_until_it_comes(asker: Asker) -> None:
+    handler = Metadata(asker.cluster, asker.creation)
+    await asker.topic("t", partitions=3)
+    everybody = asker.cluster.image.brokers
+    await asker.cluster.change(
+        lambda image: grow_topic(image, "t", 4, [(1,)])  # so that the last one is led by broker 1
+    )
+    assert (await ask(asker, named("t"), handler=handler)).topics[0].partitions[3].error_code == 0
+
+    without = {number: broker for number, broker in everybody.items() if number != 1}
+    asker.cluster.image = msgspec.structs.replace(asker.cluster.image, brokers=without)
+    gone = (await ask(asker, named("t"), handler=handler)).topics[0].partitions[3]
+    assert (gone.error_code, gone.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    assert (gone.replica_nodes, gone.offline_replicas) == ([1], [1])
+
+
+async def test_asking_again_for_many_topics_costs_little(asker: Asker) -> None:
+    handler = Metadata(asker.cluster, asker.creation)
+    for number in range(100):
+        await asker.topic(f"t{number}", partitions=10)
+    request = MetadataRequest(topics=None)
+    first = await ask(asker, request, handler=handler)
+    again = await ask(asker, request, handler=handler)
+
+    assert len(again.topics) == 100
+    assert all(old is new for old, new in zip(first.topics, again.topics, strict=True))
+
+
+async def test_what_is_kept_ready_for_deleted_topics_is_dropped(asker: Asker) -> None:
+    handler = Metadata(asker.cluster, asker.creation)
+    await asker.topic("stays")
+    for number in range(10):
+        name = f"t{number}"
+        await asker.topic(name)
+        await ask(asker, named(name), handler=handler)
+        await asker.cluster.change(lambda image, name=name: delete_topic(image, name=name))  # type: ignore[misc]
+
+    await ask(asker, named("stays"), handler=handler)
+    assert len(handler._topics._entries) <= 2
