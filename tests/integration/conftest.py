@@ -7,6 +7,7 @@ from typing import Protocol
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from tests.integration.broker_process import BrokerProcess, serving
+from tests.integration.messages import QUIET
 
 ADMIN_SECONDS_MAX = 20.0
 
@@ -30,7 +31,7 @@ class CreateTopic(Protocol):
 @pytest.fixture
 def create_topic(bootstrap: str) -> CreateTopic:
     """In the shared broker."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
 
     def create(name: str, partitions: int, config: dict[str, str] | None = None) -> None:
         for future in admin.create_topics([NewTopic(name, partitions, config=config or {})]).values():

@@ -17,6 +17,7 @@ from tests.integration.conftest import CreateTopic
 from tests.integration.messages import (
     COMPRESSIONS,
     FIRST_TIMESTAMP_MS,
+    QUIET,
     Message,
     Stored,
     assert_same,
@@ -36,7 +37,7 @@ def produce(bootstrap: str, topic: str, sent: dict[int, list[Message]], **option
         assert error is None, error
         acknowledged.append(message)
 
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **options})
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **QUIET, **options})
     for partition, messages in sent.items():
         for message in messages:
             producer.produce(

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 from tests.integration.broker_process import BrokerProcess, eventually
-from tests.integration.messages import varied_messages
+from tests.integration.messages import QUIET, varied_messages
 from tests.integration.test_clients_confluent import produce
 
 SECONDS_MAX = 20.0
@@ -24,12 +24,12 @@ SECONDS_MAX = 20.0
 
 @pytest.fixture
 def admin(bootstrap: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap})
+    return AdminClient({"bootstrap.servers": bootstrap, **QUIET})
 
 
 @pytest.fixture
 def consumer(bootstrap: str) -> Iterator[Consumer]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", **QUIET})
     yield consumer
     consumer.close()
 

@@ -14,6 +14,7 @@ ABSENT = "(absent)"
 ORDERED = frozenset({"synonyms", "record_errors", "records", "ordered"})
 
 _LABELS = (
+    "key",
     "name",
     "topic",
     "topic_id",
@@ -23,7 +24,6 @@ _LABELS = (
     "api_key",
     "node_id",
     "broker_id",
-    "key",
     "log_dir",
     "producer_id",
 )

@@ -21,6 +21,7 @@ from penstock.cli.command import CommandFailed
 from penstock.config.listeners import Address, parse_address
 from penstock.errors import ProtocolError
 from penstock.host.blocking_stream import BlockingStream, TlsFiles, open_stream
+from penstock.protocol.schema import Api, Request, Response
 from penstock.wire.blocking import BlockingClient
 from penstock.wire.core import VersionMismatch
 
@@ -35,13 +36,11 @@ class Broker(NamedTuple):
     tls: TlsFiles | None = None
 
     @contextmanager
-    def client(self, address: Address | None = None) -> Iterator[BlockingClient]:
-        """A connection to `address`, or to the first of ours that answers."""
-        with self._connect((address,) if address else self.addresses) as stream:
-            try:
-                yield BlockingClient(stream, CLIENT_ID)
-            except (OSError, ProtocolError, VersionMismatch) as problem:
-                raise CommandFailed(self._sentence(address or stream_address(stream), problem)) from problem
+    def client(self, address: Address | None = None) -> Iterator["BrokerClient"]:
+        """A connection to `address`, or to the first of ours that takes one."""
+        stream, reached = self._connect((address,) if address else self.addresses)
+        with stream:
+            yield BrokerClient(self, stream, reached)
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """librdkafka's configuration."""
@@ -57,39 +56,45 @@ class Broker(NamedTuple):
             settings |= {name: path for name, path in zip(names, self.tls, strict=True) if path is not None}
         return settings | more
 
-    def _connect(self, addresses: tuple[Address, ...]) -> "_Named":
-        for number, address in enumerate(addresses, 1):
-            try:
-                stream = open_stream(address.host, address.port, timeout_s=self.timeout_s, tls=self.tls)
-            except OSError as problem:
-                if number == len(addresses):
-                    raise CommandFailed(self._sentence(address, problem)) from problem
-            else:
-                return _Named(stream, address)
-        raise AssertionError("there is at least one address")
-
-    def _sentence(self, address: Address, problem: Exception) -> str:
+    def unreachable(self, address: Address, problem: Exception) -> CommandFailed:
         what, remedy = _diagnosis(problem, self.timeout_s, is_tls=self.tls is not None)
-        return f"cannot reach a broker at {address}: {what}. {remedy}"
+        return CommandFailed(f"cannot reach a broker at {address}: {what}. {remedy}")
+
+    def _connect(self, addresses: tuple[Address, ...]) -> tuple[BlockingStream, Address]:
+        *others, last = addresses
+        for address in others:
+            try:
+                return self._open(address), address
+            except OSError:
+                continue  # another may answer; if none does, the last one's reason is told
+        try:
+            return self._open(last), last
+        except OSError as problem:
+            raise self.unreachable(last, problem) from problem
+
+    def _open(self, address: Address) -> BlockingStream:
+        return open_stream(address.host, address.port, timeout_s=self.timeout_s, tls=self.tls)
 
 
-class _Named:
-    """A stream that remembers where it leads."""
+class BrokerClient:
+    """The wire client, with failures told as sentences."""
 
-    def __init__(self, stream: BlockingStream, address: Address) -> None:
-        self._stream = stream
-        self.address = address
-        self.send, self.receive = stream.send, stream.receive
+    def __init__(self, broker: Broker, stream: BlockingStream, address: Address) -> None:
+        self._broker = broker
+        self._address = address
+        with self._explained():
+            self._client = BlockingClient(stream, CLIENT_ID)
 
-    def __enter__(self) -> "_Named":
-        return self
+    def ask(self, api: Api[Request, Response], message: Request) -> Response:
+        with self._explained():
+            return self._client.ask(api, message)
 
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
-
-
-def stream_address(stream: _Named) -> Address:
-    return stream.address
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ProtocolError, VersionMismatch) as problem:
+            raise self._broker.unreachable(self._address, problem) from problem
 
 
 def broker_at(
@@ -123,9 +128,15 @@ def _diagnosis(problem: Exception, timeout_s: float, *, is_tls: bool) -> tuple[s
             return "nothing listens there", f"Start one with `penstock serve`. {elsewhere}"
         case ssl.SSLCertVerificationError():
             why = problem.verify_message
-            return f"its certificate is not trusted ({why})", "Give the authority that signed it with --tls-ca."
+            return (
+                f"its certificate is not trusted ({why})",
+                "Give the authority that signed it with --tls-ca.",
+            )
         case ssl.SSLError():
-            return f"TLS failed ({problem.reason or problem})", "Check that this port is for TLS, and --tls-*."
+            return (
+                f"TLS failed ({problem.reason or problem})",
+                "Check that this port is for TLS, and --tls-*.",
+            )
         case TimeoutError():
             return f"no answer within {timeout_s:g} s", f"Allow more with --timeout. {elsewhere}"
         case ConnectionError() if is_tls:

@@ -62,7 +62,9 @@ class _Commands(TyperGroup):
         return result
 
 
-app = new_app(name="penstock", cls=_Commands, help="A message queue that speaks Apache Kafka's wire protocol.")
+app = new_app(
+    name="penstock", cls=_Commands, help="A message queue that speaks Apache Kafka's wire protocol."
+)
 
 
 @app.callback(invoke_without_command=True)

@@ -173,6 +173,14 @@ async def test_a_setting_given_twice_has_its_last_value(asker: Asker) -> None:
     assert asker.cluster.image.topics["t"].overrides == {"retention.ms": "7"}
 
 
+async def test_each_topic_of_a_request_is_answered_with_its_own_settings(asker: Asker) -> None:
+    results = await create(asker, *(topic(name, settings={"retention.ms": name}) for name in ("1", "2")))
+
+    settings = [config for result in results for config in result.configs or ()]
+    values = [config.value for config in settings if config.name == "retention.ms"]
+    assert values == ["1", "2"]
+
+
 async def test_topics_that_are_refused_leave_the_others_alone(asker: Asker) -> None:
     results = await create(asker, topic("a"), topic("b", 0), topic("c"))
 

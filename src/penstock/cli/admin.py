@@ -1,0 +1,152 @@
+"""What must reach a leader or the controller of a cluster: librdkafka finds them.
+
+Changes of topics and settings, and offsets. A refusal becomes CommandFailed with the broker's own
+sentence, which names the setting or the limit that was broken.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import admin as untyped
+
+from penstock.cli.command import CommandFailed
+from penstock.cli.connection import Broker
+from penstock.cli.times import Kind, Place
+
+# Its names are declared in modules of which it does not say that it passes them on.
+kafka: Any = untyped
+
+_BEFORE_THE_END: Final = -1
+
+
+class Setting(NamedTuple):
+    value: str | None
+    is_override: bool
+
+
+class FoundOffset(NamedTuple):
+    offset: int | None
+    timestamp: int | None
+
+
+class Admin:
+    """librdkafka's admin client, one question at a time."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._timeout_s = broker.timeout_s
+        self._client = kafka.AdminClient(broker.settings())
+
+    def create(
+        self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str]
+    ) -> bool:
+        """False if there is one of that name already."""
+        new = kafka.NewTopic(name, partitions, replication_factor, config=dict(settings))
+        (future,) = self._client.create_topics([new], request_timeout=self._timeout_s).values()
+        try:
+            future.result()
+        except KafkaException as refusal:
+            if refusal.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            raise CommandFailed(sentence_of(refusal.args[0], f"topic {name} was not created")) from refusal
+        return True
+
+    def grow(self, name: str, partitions: int, *, validate_only: bool) -> None:
+        futures = self._client.create_partitions(
+            [kafka.NewPartitions(name, partitions)],
+            request_timeout=self._timeout_s,
+            validate_only=validate_only,
+        )
+        self._all(futures, f"topic {name} was not changed")
+
+    def alter(self, name: str, changes: Mapping[str, str | None], *, validate_only: bool) -> None:
+        """A change to None takes the topic's own value away."""
+        entries = [
+            kafka.ConfigEntry(
+                key,
+                value,
+                incremental_operation=kafka.AlterConfigOpType.DELETE
+                if value is None
+                else kafka.AlterConfigOpType.SET,
+            )
+            for key, value in changes.items()
+        ]
+        resource = kafka.ConfigResource(kafka.ResourceType.TOPIC, name, incremental_configs=entries)
+        futures = self._client.incremental_alter_configs(
+            [resource], request_timeout=self._timeout_s, validate_only=validate_only
+        )
+        self._all(futures, f"topic {name} was not changed")
+
+    def settings(self, names: Sequence[str]) -> dict[str, dict[str, Setting]]:
+        resources = [kafka.ConfigResource(kafka.ResourceType.TOPIC, name) for name in names]
+        futures = self._client.describe_configs(resources, request_timeout=self._timeout_s)
+        found = self._all(futures, "the settings cannot be read")
+        own = kafka.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        return {
+            resource.name: {
+                key: Setting(entry.value, entry.source == own) for key, entry in sorted(entries.items())
+            }
+            for resource, entries in found.items()
+        }
+
+    def delete(self, names: Sequence[str]) -> None:
+        futures = self._client.delete_topics(list(names), request_timeout=self._timeout_s)
+        self._all(futures, "not every topic was deleted")
+
+    def delete_records(self, topic: str, before: Mapping[int, int | None]) -> dict[int, int]:
+        """Where each partition starts afterwards. Before None: everything."""
+        wanted = [
+            TopicPartition(topic, number, _BEFORE_THE_END if offset is None else offset)
+            for number, offset in before.items()
+        ]
+        futures = self._client.delete_records(wanted, request_timeout=self._timeout_s)
+        found = self._all(futures, f"topic {topic} was not truncated everywhere")
+        return {entry.partition: result.low_watermark for entry, result in found.items()}
+
+    def offsets(self, topic: str, partitions: Iterable[int], place: Place) -> dict[int, FoundOffset]:
+        question = _specification(place)
+        wanted = {TopicPartition(topic, number): question for number in partitions}
+        futures = self._client.list_offsets(wanted, request_timeout=self._timeout_s)
+        found = self._all(futures, f"the offsets of topic {topic} cannot be read")
+        return {
+            entry.partition: FoundOffset(
+                result.offset if result.offset >= 0 else None,
+                result.timestamp if result.timestamp >= 0 else None,
+            )
+            for entry, result in found.items()
+        }
+
+    def span(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Start and end of each partition."""
+        starts = self.offsets(topic, partitions, Place(Kind.EARLIEST))
+        ends = self.offsets(topic, partitions, Place(Kind.LATEST))
+        return {number: (starts[number].offset or 0, ends[number].offset or 0) for number in partitions}
+
+    def _all(self, futures: Mapping[Any, "Future[Any]"], failure: str) -> dict[Any, Any]:
+        results, problems = {}, []
+        for what, future in futures.items():
+            try:
+                results[what] = future.result()
+            except KafkaException as refusal:
+                problems.append(sentence_of(refusal.args[0], failure))
+        if problems:
+            raise CommandFailed("\n".join(dict.fromkeys(problems)))
+        return results
+
+
+def _specification(place: Place) -> Any:
+    assert place.kind is not Kind.OFFSET, "an offset need not be asked for"
+    if place.kind is Kind.TIMESTAMP:
+        return kafka.OffsetSpec.for_timestamp(place.number)
+    named = {
+        Kind.EARLIEST: kafka.OffsetSpec.earliest,
+        Kind.LATEST: kafka.OffsetSpec.latest,
+        Kind.MAX_TIMESTAMP: kafka.OffsetSpec.max_timestamp,
+    }
+    return named[place.kind]()
+
+
+def sentence_of(error: Any, failure: str) -> str:
+    """The broker's own words where it has some; they name what is wrong."""
+    return f"{failure}: {error.str().rstrip('.') or error.name()}."

@@ -1,0 +1,77 @@
+"""What commands print: aligned columns for people, JSON for scripts.
+
+Columns are not cut to the width of a terminal and have no frames, so that `grep` and `awk` work too.
+Numbers stand to the right. What is not the result itself goes to stderr.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import typer
+
+from penstock.cli.command import CommandFailed
+from penstock.limits import GIB, KIB, MIB
+
+Cell = str | int | None
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    typer.echo("\n".join(table_lines(titles, list(rows))))
+
+
+def table_lines(titles: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
+    texts = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(titles, *texts, strict=True)]
+    is_number = [
+        bool(rows) and all(isinstance(row[index], int | None) for row in rows) for index in range(len(titles))
+    ]
+    return [
+        "  ".join(
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, is_number, strict=True)
+        ).rstrip()
+        for line in [list(titles), *texts]
+    ]
+
+
+def json_line(value: Any) -> None:
+    typer.echo(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def note(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def bytes_text(count: int) -> str:
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} B"
+
+
+def time_text(timestamp_ms: int) -> str:
+    """UTC, to the millisecond; `-` for no time, and the bare number for what no calendar holds."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Returns if it may be done. Nobody is asked who cannot answer."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandFailed(f"{question} Nobody can be asked here: give --yes to do it.")
+    if not typer.confirm(question, err=True):
+        raise CommandFailed("nothing was done.")

@@ -1,0 +1,67 @@
+"""Places in a log, as people name them: earliest, an offset, a date, so long ago.
+
+earliest, latest, max-timestamp
+15m, 15m-ago, 1h30m, 7d         that long before now
+2026-03-01, 2026-03-01T12:00Z   that time; without a zone, the zone of this machine
+1250                            where offsets are meant, an offset; else milliseconds since 1970
+"""
+
+import re
+from datetime import datetime
+from enum import Enum
+from typing import Final, NamedTuple
+
+from penstock.limits import DAY_MS, HOUR_MS, LONG_MAX, MINUTE_MS, SECOND_MS
+
+
+class Kind(Enum):
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    MAX_TIMESTAMP = "max-timestamp"
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+
+
+class Place(NamedTuple):
+    kind: Kind
+    number: int = 0
+    """The offset, or milliseconds since 1970."""
+
+
+_UNITS_MS: Final = {"ms": 1, "s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
+_PART: Final = re.compile(r"([0-9]{1,15})(ms|s|m|h|d|w)", re.ASCII)
+_DURATION: Final = re.compile(rf"((?:{_PART.pattern})+)(-ago)?", re.ASCII)
+_WORDS: Final = {kind.value: kind for kind in (Kind.EARLIEST, Kind.LATEST, Kind.MAX_TIMESTAMP)}
+
+
+def parse_place(text: str, now_ms: int, *, number_is: Kind) -> Place:
+    """ValueError, with a sentence, if it is none of these."""
+    text = text.strip()
+    if text in _WORDS:
+        return Place(_WORDS[text])
+    if text.isascii() and text.isdigit():
+        return _bounded(Place(number_is, int(text)), text)
+    if (duration_ms := parse_duration(text)) is not None:
+        return Place(Kind.TIMESTAMP, max(now_ms - duration_ms, 0))
+    try:
+        seconds = datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(
+            f"{text!r} is no place in a log: give earliest, latest, a number, "
+            "a time (2026-03-01T12:00Z) or how long ago (15m, 1h30m, 7d)"
+        ) from None
+    return _bounded(Place(Kind.TIMESTAMP, round(seconds * 1000)), text)
+
+
+def parse_duration(text: str) -> int | None:
+    """Milliseconds of 15m, 1h30m, 7d, with or without -ago; None if it is no duration."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        return None
+    return sum(int(number) * _UNITS_MS[unit] for number, unit in _PART.findall(found[1]))
+
+
+def _bounded(place: Place, text: str) -> Place:
+    if not 0 <= place.number <= LONG_MAX:
+        raise ValueError(f"{text!r} is outside of what a log can hold")
+    return place
