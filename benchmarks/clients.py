@@ -1,7 +1,8 @@
 """The clients, which run in processes of their own: producers and consumers of librdkafka.
 
-Every function takes a `Job` and returns a `Phase` that was measured around the work alone: the
-client has connected and written to every partition before the clock starts.
+Every function takes a `Job` and returns a `Phase` that was measured around the work alone: a
+producer has connected and written to every partition before the clock starts. A consumer's
+connecting, a few milliseconds, is counted.
 
 librdkafka puts one partition's batch into each produce request, so requests can be counted: they
 are batches.

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+from confluent_kafka import Producer
+
 from benchmarks.brokers import fresh_broker
 from benchmarks.clients import (
     STALL_S_MAX,
@@ -30,6 +32,9 @@ RECORD_BYTES = 100
 TICK_S = 0.001
 P99_MS_MAX = 10.0
 STAMP = struct.Struct(">q")
+WARM_UP_S = 3
+"""At the same pace and not counted: until the consumer has found its partitions and caught up."""
+NOT_COUNTED = 0
 
 
 def measure(settings: Settings) -> Iterator[Figure]:
@@ -57,25 +62,30 @@ def _measure_once(records: int, partitions: int) -> tuple[list[float], Phase]:
 
 
 def send(job: Job) -> Phase:
-    """At an even pace: each tick sends what is due by now, however late the tick comes."""
     producer = connected_producer(job, {"linger.ms": 0})
-    padding = bytes(job.record_bytes - STAMP.size)
+    _send_evenly(producer, job, WARM_UP_S * RECORDS_PER_SECOND, is_counted=False)
     gauge = Gauge(job.broker_pid)
-    began, sent = time.monotonic(), 0
-    while sent < job.records:
-        due = min(job.records, int((time.monotonic() - began) * RECORDS_PER_SECOND))
-        while sent < due:
-            stamped = STAMP.pack(time.monotonic_ns()) + padding
-            producer.produce(job.topic, stamped, partition=sent % job.partitions)
-            sent += 1
-        producer.poll(0)
-        time.sleep(TICK_S)
+    _send_evenly(producer, job, job.records, is_counted=True)
     flush(producer)
     return gauge.stop(job.records)
 
 
+def _send_evenly(producer: Producer, job: Job, records: int, *, is_counted: bool) -> None:
+    """Each tick sends what is due by now, however late the tick comes."""
+    padding = bytes(job.record_bytes - STAMP.size)
+    began, sent = time.monotonic(), 0
+    while sent < records:
+        due = min(records, int((time.monotonic() - began) * RECORDS_PER_SECOND))
+        while sent < due:
+            stamp = time.monotonic_ns() if is_counted else NOT_COUNTED
+            producer.produce(job.topic, STAMP.pack(stamp) + padding, partition=sent % job.partitions)
+            sent += 1
+        producer.poll(0)
+        time.sleep(TICK_S)
+
+
 def receive(job: Job) -> list[float]:
-    """The age of every record in milliseconds. Those that only opened the partitions have no stamp."""
+    """The age in milliseconds of every record that counts."""
     consumer = assigned_consumer(job, {"fetch.min.bytes": 1})
     ages_ms: list[float] = []
     deadline = time.monotonic() + STALL_S_MAX
@@ -88,7 +98,10 @@ def receive(job: Job) -> list[float]:
             continue
         deadline = time.monotonic() + STALL_S_MAX
         value = message.value()
-        if message.error() is None and value is not None and len(value) == job.record_bytes:
-            ages_ms.append((now - STAMP.unpack_from(value)[0]) / 1e6)
+        if message.error() is not None or value is None or len(value) != job.record_bytes:
+            continue
+        (stamp,) = STAMP.unpack_from(value)
+        if stamp != NOT_COUNTED:
+            ages_ms.append((now - stamp) / 1e6)
     consumer.close()
     return ages_ms

@@ -71,6 +71,13 @@ class RawClient:
         except ConnectionResetError:
             return True
 
+    def is_closed_by_broker_now(self) -> bool:
+        """Whether nothing is left to be received from a broker that has ended."""
+        try:
+            return self.socket.recv(1, socket.MSG_PEEK) == b""
+        except ConnectionResetError:
+            return True
+
     # The requests that nearly every test needs
 
     def create_topic(self, name: str) -> None:

@@ -71,7 +71,8 @@ def _outcome(future: Future[Any]) -> Plain:
 
 def _make_topic(address: str, name: str, partitions: int = 1) -> None:
     topic = NewTopic(name, partitions, 1, config={"retention.ms": "-1"})
-    for future in _admin(address).create_topics([topic]).values():
+    admin = _admin(address)  # a client that is dropped takes its futures with it
+    for future in admin.create_topics([topic]).values():
         future.result(_WAIT_S)
 
 
@@ -146,9 +147,10 @@ def _watermarks_and_times(address: str) -> Plain:
         "latest": OffsetSpec.latest(),  # type: ignore[no-untyped-call]
         "newest": OffsetSpec.max_timestamp(),  # type: ignore[no-untyped-call]
     }
+    admin = _admin(address)
     listed: dict[str, Plain] = {}
     for name, spec in specs.items():
-        futures = _admin(address).list_offsets({TopicPartition(topic, 0): spec})
+        futures = admin.list_offsets({TopicPartition(topic, 0): spec})
         result = next(iter(futures.values())).result(_WAIT_S)
         listed[name] = [result.offset, result.timestamp]
     return {"low": marks[0], "high": marks[1], "times": list(found), "listed": listed}

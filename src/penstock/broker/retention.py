@@ -1,5 +1,7 @@
 """Keeps logs within their limits: the shell around log/retention.py, and DeleteRecords' durability."""
 
+from contextlib import suppress
+
 from penstock.config.topic import CleanupPolicy
 from penstock.errors import StorageFailed, StorageFull
 from penstock.host.clock import Clock
@@ -53,7 +55,13 @@ class Retention:
         await self.enforce(partition)
 
     async def _remove(self, partition: Partition, files: list[str]) -> None:
+        start = partition.log.start_file()
+
         def remove() -> None:
+            # The start first: a crash in between must not make the missing segments look like damage.
+            # On a full disk it has to wait; removing is what makes room.
+            with suppress(StorageFull):
+                self._disk.store([start])
             for path in files:
                 self._disk.remove(path)
 

@@ -23,6 +23,7 @@ from penstock.broker.apis.list_offsets import ListOffsets
 from penstock.broker.apis.metadata import Metadata
 from penstock.broker.apis.offset_for_leader_epoch import OffsetForLeaderEpoch
 from penstock.broker.apis.produce import Produce
+from penstock.broker.appending import Appending
 from penstock.broker.cluster import Cluster
 from penstock.broker.fetch_reads import FetchReads
 from penstock.broker.fetch_sessions import FetchSessions
@@ -85,7 +86,7 @@ def _data_routes(parts: Parts) -> list[Route]:
     return [
         # Kafka serves Produce from version 3 and says 0: old librdkafka takes a higher minimum to
         # mean that the broker knows no compression.
-        Route(PRODUCE, Produce(partitions, parts.clock, storage.fail), oldest_advertised=0),
+        Route(PRODUCE, Produce(partitions, Appending(storage.fail), parts.clock), oldest_advertised=0),
         Route(FETCH, fetch),
         Route(LIST_OFFSETS, ListOffsets(partitions, parts.pool)),
         Route(OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(partitions)),

@@ -22,13 +22,10 @@ from penstock.host.clock import Clock
 from penstock.host.metadata_store import Change, Compare
 from penstock.host.randomness import Randomness
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX
-from penstock.metadata.image import ClusterImage, Topic, apply
+from penstock.metadata.image import INTERNAL_TOPICS, ClusterImage, Topic, apply
 from penstock.metadata.keys import TOPIC_ID_BYTES, acceptable_topic_id
 from penstock.security.access import CLUSTER, Operation, ResourceType
 from penstock.types import TopicId
-
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Kafka's own. Whoever creates one, clients are told that it is not for them."""
 
 # Enough that a commit costs little for each topic; few enough that other requests soon get a turn.
 DECISIONS_PER_CHANGE = 50

@@ -12,10 +12,17 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from penstock.broker.context import RequestContext
-from penstock.broker.topic_creation import INTERNAL_TOPICS
 from penstock.controller.topics import require_legal_name
 from penstock.errors import ApiError, ErrorCode
-from penstock.metadata.image import NO_NODE, Broker, ClusterImage, Endpoint, PartitionState, Topic
+from penstock.metadata.image import (
+    INTERNAL_TOPICS,
+    NO_NODE,
+    Broker,
+    ClusterImage,
+    Endpoint,
+    PartitionState,
+    Topic,
+)
 from penstock.protocol.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,

@@ -62,14 +62,9 @@ class Admin:
 
     def alter(self, name: str, changes: Mapping[str, str | None], *, validate_only: bool) -> None:
         """A change to None takes the topic's own value away."""
+        operations = {True: kafka.AlterConfigOpType.DELETE, False: kafka.AlterConfigOpType.SET}
         entries = [
-            kafka.ConfigEntry(
-                key,
-                value,
-                incremental_operation=kafka.AlterConfigOpType.DELETE
-                if value is None
-                else kafka.AlterConfigOpType.SET,
-            )
+            kafka.ConfigEntry(key, value or "", incremental_operation=operations[value is None])
             for key, value in changes.items()
         ]
         resource = kafka.ConfigResource(kafka.ResourceType.TOPIC, name, incremental_configs=entries)

@@ -9,12 +9,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
-
-if TYPE_CHECKING:
-    from penstock.cli.connection import Broker
 
 BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
 TIMEOUT_S_DEFAULT: Final = 10.0
@@ -66,9 +63,9 @@ def _options(
 
 
 def client_command(function: Callable[..., None]) -> Callable[..., None]:
-    own = list(inspect.signature(function, eval_str=True).parameters.values())
+    own = list(inspect.signature(function).parameters.values())
     assert own[0].name == "broker", "the first parameter is the broker to talk to"
-    connection = list(inspect.signature(_options, eval_str=True).parameters.values())
+    connection = list(inspect.signature(_options).parameters.values())
 
     @wraps(function)
     def run(**values: Any) -> None:
@@ -92,6 +89,3 @@ def settings_of(items: Sequence[str], option: str) -> dict[str, str]:
             raise typer.BadParameter(f"{item!r} is not key=value", param_hint=option)
         settings[key.strip()] = value
     return settings
-
-
-__all__ = ["Broker", "CommandFailed", "client_command", "examples", "new_app", "settings_of"]

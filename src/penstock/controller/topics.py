@@ -258,13 +258,13 @@ def _replicas_for(
         replicas = _in_order(request.assignments)
         _require_placeable(image, replicas, size=len(replicas[0]))
         return replicas
+    factor = request.replication_factor
+    factor = defaults.replication_factor if factor == BROKER_DEFAULT else factor
+    _require_enough_brokers(image, factor)
     partitions = defaults.partitions if request.partitions == BROKER_DEFAULT else request.partitions
     if partitions < 1:
         raise ApiError(ErrorCode.INVALID_PARTITIONS, f"A topic cannot have {partitions} partitions.")
     _require_within_limits(image, before=0, after=partitions)
-    factor = request.replication_factor
-    factor = defaults.replication_factor if factor == BROKER_DEFAULT else factor
-    _require_enough_brokers(image, factor)
     # Random but fixed for the topic: small topics begin at different brokers.
     start = int.from_bytes(topic_id[-4:], "big")
     return place(image.brokers.values(), count=partitions, replication_factor=factor, start=start)

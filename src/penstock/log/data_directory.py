@@ -107,6 +107,7 @@ def open_directory(disk: Disk, path: str, node_id: NodeId, randomness: Randomnes
             directory_id=_new_id(randomness),
         )
         disk.store([Stored(f"{path}/{IDENTITY_FILE}", msgspec.json.encode(identity))])
+        disk.sync((), [path.rpartition("/")[0] or "."])
         return DataDirectory(disk, path, identity)
     return DataDirectory(disk, path, _read_identity(disk, path, node_id))
 

@@ -35,13 +35,24 @@ class OffsetIndex:
     def add(self, offset: Offset, position: int) -> None:
         relative = offset - self._base
         assert not self._offsets or relative > self._offsets[-1], "an index only grows"
-        self._offsets.append(relative)
+        # What is searched comes last: a worker thread that finds an entry finds all of it.
         self._positions.append(position)
+        self._offsets.append(relative)
+
+    @property
+    def base_offset(self) -> Offset:
+        return self._base
 
     def position_at_or_before(self, offset: Offset) -> int:
         """Where to start looking for the batch that holds `offset`."""
+        return self.entry_at_or_before(offset)[0]
+
+    def entry_at_or_before(self, offset: Offset) -> tuple[int, Offset | None]:
+        """The same, and the last offset of the batch there; None at the start of the segment."""
         found = bisect_right(self._offsets, max(offset - self._base, 0)) - 1
-        return self._positions[found] if found >= 0 else 0
+        if found < 0:
+            return 0, None
+        return self._positions[found], Offset(self._base + self._offsets[found])
 
     def batch_start_at_or_before(self, position: int) -> int:
         """The last known batch boundary that is not past `position`."""
@@ -75,6 +86,8 @@ class OffsetIndex:
         index._positions = pairs[1::2]
         if not (_ascends(index._offsets) and _ascends(index._positions)):
             raise CorruptData("the entries of an offset index do not ascend")
+        if index._positions and index._positions[0] == 0:
+            raise CorruptData("an entry of an offset index was lost: none points to the segment's start")
         if index._positions and index._positions[-1] >= log_bytes:
             raise CorruptData("an offset index points past the end of its log")
         return index

@@ -98,6 +98,8 @@ class PartitionLog:
         self._folder_made = False
         self._dirty: list[Segment] = []
         self._dirty_folders: set[str] = set()
+        self._new_files: list[File] = []
+        """Written once, beside the segments, and open until the next flush."""
         self._epochs_changed = False
         # Batch starts that were just written or just read up to: where the next fetch will begin.
         self._starts: dict[Offset, tuple[Segment, int]] = {}
@@ -180,8 +182,10 @@ class PartitionLog:
             file = self.disk.open(self.birth.path, create=True)
             try:
                 file.write(0, self.birth.content)
-            finally:
+            except StorageFull:
                 file.release()
+                raise
+            self._new_files.append(file)
         self._dirty_folders.add(self.folder.rpartition("/")[0])
         self._folder_made = True
 
@@ -238,6 +242,8 @@ class PartitionLog:
     def _find_in_memory(self, segment: Segment, offset: Offset) -> int | None:
         """Where the batch that reaches `offset` begins. None: not in memory."""
         start = segment.index.position_at_or_before(offset)
+        if start < segment.written_from:
+            return None  # headers that were found on disk are read where their checksum is
         for position, header in HeaderWalk(segment, start):
             if header.last_offset >= offset:
                 return position
@@ -314,7 +320,7 @@ class PartitionLog:
 
     def begin_flush(self) -> Flush:
         """Everything that is not on disk yet. The caller must end or fail it."""
-        files = []
+        files, self._new_files = self._new_files, []
         for segment in self._dirty:
             segment.dirty = False
             segment.file.retain()
@@ -415,6 +421,9 @@ class PartitionLog:
         """Release the files. Nothing is synced: checkpoint first to stop cleanly."""
         for segment in self.segments:
             self._forget(segment)
+        for file in self._new_files:
+            file.release()
+        self._new_files.clear()
 
     def __repr__(self) -> str:
         name = self.folder.rpartition("/")[2]

@@ -51,19 +51,24 @@ class SegmentView:
 
     def load_indexes(self, file: File) -> Indexes:
         """From their files if those fit the log, else by reading the log's headers again."""
-        if self.indexes is not None:
-            return self.indexes
-        try:
-            if self.disk.exists(self.index_path) and self.disk.exists(self.time_index_path):
-                return Indexes(
-                    OffsetIndex.from_bytes(
-                        self.base_offset, self.disk.read_file(self.index_path), self.size_bytes
-                    ),
-                    TimeIndex.from_bytes(self.base_offset, self.disk.read_file(self.time_index_path)),
-                )
-        except CorruptData:
-            pass  # an index only repeats what the log says
+        indexes = self.indexes or self.stored_indexes()
+        if indexes is not None:
+            return indexes
         return rebuild_indexes(file, self.base_offset, self.size_bytes, self.index_interval_bytes)
+
+    def stored_indexes(self) -> Indexes | None:
+        """Those on disk; None if one is missing or cannot be this log's."""
+        if not (self.disk.exists(self.index_path) and self.disk.exists(self.time_index_path)):
+            return None
+        try:
+            return Indexes(
+                OffsetIndex.from_bytes(
+                    self.base_offset, self.disk.read_file(self.index_path), self.size_bytes
+                ),
+                TimeIndex.from_bytes(self.base_offset, self.disk.read_file(self.time_index_path)),
+            )
+        except CorruptData:
+            return None  # an index only repeats what the log says
 
 
 class ColdResult(NamedTuple):
@@ -91,9 +96,13 @@ class ColdRead:
 
     def _whole_batches(self, file: File, start: int) -> Found:
         left = self.segment.size_bytes - start
-        data = file.read(start, min(max(self.bytes_max, HEADER_BYTES), left))
+        wanted = min(max(self.bytes_max, HEADER_BYTES), left)
+        data = file.read(start, wanted)
         if len(data) >= HEADER_BYTES and self.at_least_one and (size := parse_header(data).size) > len(data):
+            wanted = size if size <= left else left + 1
             data = file.read(start, min(size, left))
+        if len(data) < wanted:
+            raise CorruptData(f"{self.segment.log_path} ends inside the batch at {start}")
         return checked_batches(data, start, self)
 
 
@@ -102,10 +111,13 @@ def checked_batches(data: Buffer, start: int, read: ColdRead) -> Found:
     used = 0
     next_offset = read.offset
     for position, header in split_batches(data):
+        where = f"{read.segment.log_path} at {start + position}"
+        if position > 0 and header.base_offset != next_offset:
+            raise out_of_place(where, header, next_offset)
         too_much = position + header.size > read.bytes_max and not (read.at_least_one and position == 0)
         if header.base_offset >= read.end_offset or too_much:
             break
-        check_stored(data, header, position, f"{read.segment.log_path} at {start + position}")
+        check_stored(data, header, position, where)
         used = position + header.size
         next_offset = header.next_offset
     return Found(data if used == len(data) else data[:used], next_offset, start + used)
@@ -117,13 +129,24 @@ def check_stored(data: Buffer, header: BatchHeader, position: int, where: str) -
         raise CorruptData(f"{where}: the checksum of the batch at offset {header.base_offset} does not match")
 
 
+def out_of_place(where: str, header: BatchHeader, expected: Offset) -> CorruptData:
+    """The checksum does not cover the base offset, so its place is what proves it."""
+    return CorruptData(f"{where}: offset {header.base_offset} where {expected} belongs")
+
+
 def find_batch(file: File, index: OffsetIndex, offset: Offset, size_bytes: int) -> int:
     """The position of the first batch that reaches `offset`; `size_bytes` if none does."""
-    position = index.position_at_or_before(offset)
+    position, last_offset = index.entry_at_or_before(offset)
+    expected = index.base_offset
     while position < size_bytes:
         header = parse_header(file.read(position, HEADER_BYTES))
+        if last_offset is not None:  # the index knows where this batch ends, not where it begins
+            expected, last_offset = Offset(last_offset - header.last_offset_delta), None
+        if header.base_offset != expected:
+            raise out_of_place(f"{file.path} at {position}", header, expected)
         if header.last_offset >= offset:
             return position
+        expected = header.next_offset
         position += header.size
     return size_bytes
 

@@ -13,22 +13,25 @@ Rule 1: a batch is sound if its checksum holds AND it continues the offsets. The
         cover the base offset, so position is what proves it.
 """
 
+from contextlib import suppress
 from typing import NamedTuple
 
-from penstock.errors import CorruptData
+from penstock.errors import CorruptData, StorageFull
 from penstock.host.disk import Disk, File
 from penstock.limits import RECOVERY_READ_BYTES
 from penstock.log import epochs as epoch_file
 from penstock.log.checkpoint import parse_rows
 from penstock.log.epochs import LeaderEpochs
+from penstock.log.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.offset_index import OffsetIndex
 from penstock.log.partition_log import LOG_START_FILE, SNAPSHOT_SUFFIX, LogSettings, PartitionLog
 from penstock.log.producers import Producers
-from penstock.log.reading import Indexes, check_stored, find_batch
+from penstock.log.reading import Indexes, check_stored, find_batch, out_of_place
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
+from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.time_index import TimeIndex
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
-from penstock.types import Offset
+from penstock.types import Buffer, Offset
 
 
 class Recovered(NamedTuple):
@@ -54,6 +57,10 @@ def open_log(disk: Disk, folder: str, settings: LogSettings) -> Recovered:
         for base in _offsets_named(names, LOG_SUFFIX)
     ]
     scanned, cut = _scan(log, scan_from)
+    if cut:
+        # Before anything is appended: what was cut off must not come back behind it.
+        files = [segment.file for segment in log.segments[-1:]]
+        disk.sync(files, [folder])
     _settle_start(log)
     return Recovered(log, scanned, cut)
 
@@ -88,12 +95,16 @@ def _load_small_files(log: PartitionLog, names: list[str]) -> Offset:
     """Returns the offset from which batches must be replayed into the producer state."""
     disk, folder = log.disk, log.folder
     if LOG_START_FILE in names:
-        ((start,),) = parse_rows(disk.read_file(f"{folder}/{LOG_START_FILE}"), LOG_START_FILE, columns=1)
-        log.log_start_offset = Offset(start)
+        rows = list(parse_rows(disk.read_file(f"{folder}/{LOG_START_FILE}"), LOG_START_FILE, columns=1))
+        if len(rows) != 1 or rows[0][0] < 0:
+            raise CorruptData(f"{folder}/{LOG_START_FILE} holds one offset, not {rows}")
+        log.log_start_offset = Offset(rows[0][0])
     if epoch_file.FILE_NAME in names:
         log.epochs = LeaderEpochs.from_bytes(disk.read_file(f"{folder}/{epoch_file.FILE_NAME}"))
     log.snapshots = _offsets_named(names, SNAPSHOT_SUFFIX)
     log.recovery_point = log.snapshots[-1] if log.snapshots else Offset(0)
+    # Epochs above the recovery point are learned again from the batches there.
+    log.epochs.truncate_end(log.recovery_point)
     for offset in reversed(log.snapshots):
         try:
             log.producers = Producers.from_bytes(disk.read_file(log.snapshot_path(offset)))
@@ -116,6 +127,8 @@ def _scan(log: PartitionLog, scan_from: Offset) -> tuple[int, int]:
     for number in range(first, len(log.segments)):
         segment = log.segments[number]
         if number > first and segment.base_offset != log.log_end_offset:
+            if log.log_end_offset < log.recovery_point:
+                raise _missing(log, log.segments[number - 1].path())
             cut += sum(_remove_segment(log.disk, doomed) for doomed in log.segments[number:])
             del log.segments[number:]
             break
@@ -133,41 +146,69 @@ def _scan(log: PartitionLog, scan_from: Offset) -> tuple[int, int]:
 def _scan_segment(log: PartitionLog, segment: Segment, scan_from: Offset) -> int:
     """Account for every sound batch; leaves `segment.size_bytes` where the first unsound one begins."""
     file_bytes, path = segment.size_bytes, segment.path()
-    start = position = _resume(log, segment)
-    segment.size_bytes = segment.written_from = start
+    start = position = _resume(log, segment, scan_from)
     expected = segment.base_offset if start == 0 else None
     reader = _BatchReader(segment.file, file_bytes)
     while position < file_bytes:
         try:
-            header = reader.batch_at(position, expected, path)
+            header, batch = reader.batch_at(position, expected, path)
         except CorruptData:
             if log.log_end_offset < log.recovery_point:
                 raise
             break
+        if header.base_offset >= log.recovery_point:
+            _write_again(segment.file, position, batch)
         segment.note(header, header.base_offset, header.size, log.settings.index_interval_bytes)
         log.account_recovered(header, replay=header.base_offset >= scan_from)
         expected = header.next_offset
         position += header.size
     if log.log_end_offset < log.recovery_point and segment is log.segments[-1]:
-        raise CorruptData(
-            f"{path} ends at offset {log.log_end_offset}; "
-            f"records below {log.recovery_point} were safe and are missing"
-        )
+        raise _missing(log, path)
     if position > start:
         log.mark_dirty(segment, is_new=True)
     return position - start
 
 
-def _resume(log: PartitionLog, segment: Segment) -> int:
+def _missing(log: PartitionLog, path: str) -> CorruptData:
+    return CorruptData(
+        f"{path} ends at offset {log.log_end_offset}; "
+        f"records below {log.recovery_point} were safe and are missing"
+    )
+
+
+def _write_again(file: File, position: int, batch: Buffer) -> None:
+    """Make the page cache owe these bytes to the disk once more.
+
+    After a failed sync the kernel shows them as if they were written. A process that finds them so
+    and syncs would be told that all is well.
+    """
+    with suppress(StorageFull):  # of a file system that never writes in place: they stay as they are
+        file.write(position, batch)
+
+
+def _resume(log: PartitionLog, segment: Segment, scan_from: Offset) -> int:
     """Take the stored indexes as far as they can be trusted; scanning begins at their last entry."""
-    empty = Indexes(OffsetIndex(segment.base_offset), TimeIndex(segment.base_offset))
-    indexes = empty
-    if segment.base_offset < log.recovery_point and log.disk.exists(segment.path(INDEX_SUFFIX)):
-        indexes = log.view(segment).load_indexes(segment.file)
-        indexes.by_offset.truncate(log.recovery_point)
-        indexes.by_time.truncate(log.recovery_point)
-    segment.install_indexes(*indexes)
-    return indexes.by_offset.last_position
+    stored = log.view(segment).stored_indexes() if segment.base_offset < scan_from else None
+    if stored is None:
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            log.disk.remove(segment.path(suffix))
+        stored = Indexes(OffsetIndex(segment.base_offset), TimeIndex(segment.base_offset))
+    else:
+        stored.by_offset.truncate(scan_from)
+        stored.by_time.truncate(scan_from)
+        _cut_file(log.disk, segment.path(INDEX_SUFFIX), len(stored.by_offset) * INDEX_ENTRY_BYTES)
+        _cut_file(log.disk, segment.path(TIME_INDEX_SUFFIX), len(stored.by_time) * TIME_ENTRY_BYTES)
+    return segment.resume(stored)
+
+
+def _cut_file(disk: Disk, path: str, size_bytes: int) -> None:
+    """Entries past those that are trusted would otherwise follow the new ones."""
+    if disk.size_of(path) > size_bytes:
+        file = disk.open(path)
+        try:
+            file.truncate(size_bytes)
+        finally:
+            file.release()
 
 
 class _BatchReader:
@@ -179,16 +220,16 @@ class _BatchReader:
         self._chunk = b""
         self._chunk_at = 0
 
-    def batch_at(self, position: int, expected: Offset | None, path: str) -> BatchHeader:
+    def batch_at(self, position: int, expected: Offset | None, path: str) -> tuple[BatchHeader, Buffer]:
         data, at = self._bytes_at(position, HEADER_BYTES)
         header = parse_header(data, at)
         if position + header.size > self._size:
             raise CorruptData(f"{path} ends inside the batch at {position}")
         if expected is not None and header.base_offset != expected:
-            raise CorruptData(f"{path} at {position}: offset {header.base_offset} where {expected} belongs")
+            raise out_of_place(f"{path} at {position}", header, expected)
         data, at = self._bytes_at(position, header.size)
         check_stored(data, header, at, f"{path} at {position}")
-        return header
+        return header, memoryview(data)[at : at + header.size]
 
     def _bytes_at(self, position: int, length: int) -> tuple[bytes, int]:
         at = position - self._chunk_at

@@ -11,6 +11,7 @@ found on disk (checked again whenever it is read: a bit may have flipped while n
 from penstock.errors import CorruptData
 from penstock.host.disk import Disk, File
 from penstock.log.offset_index import OffsetIndex
+from penstock.log.reading import Indexes, rebuild_indexes
 from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.time_index import TimeIndex
 from penstock.protocol.batches import BatchHeader
@@ -111,6 +112,15 @@ class Segment:
         self.index_entries_stored = len(index)
         self.time_entries_stored = len(time_index)
 
+    def resume(self, indexes: Indexes) -> int:
+        """Go back to the last index entry and return its position: batches from there on are noted again."""
+        self.install_indexes(*indexes)
+        self._newest_timestamp = indexes.by_time.newest_timestamp
+        self._newest_timestamp_offset = indexes.by_time.newest_offset
+        self._bytes_since_entry = 0
+        self.size_bytes = self.written_from = indexes.by_offset.last_position
+        return self.size_bytes
+
     def forget_indexes(self) -> None:
         assert self.indexes_stored, "they are not on disk yet"
         self._index = self._time_index = None
@@ -129,22 +139,33 @@ class Segment:
         return self._newest_timestamp
 
     def _newest_timestamp_on_disk(self) -> int:
-        path = self.path(TIME_INDEX_SUFFIX)
-        if not self._disk.exists(path):
-            return NO_TIMESTAMP
-        size = self._disk.size_of(path)
-        whole = size - size % TIME_ENTRY_BYTES
-        if whole == 0:
-            return NO_TIMESTAMP
-        file = self._disk.open(path)
+        """From the time index, or from the log itself where that is missing or makes no sense."""
         try:
-            last = file.read(whole - TIME_ENTRY_BYTES, TIME_ENTRY_BYTES)
+            newest = self._newest_timestamp_indexed()
+        except CorruptData:
+            newest = None
+        if newest is not None:
+            return newest
+        file = self._disk.open(self.path())
+        try:
+            rebuilt = rebuild_indexes(file, self.base_offset, self.size_bytes, self.size_bytes)
         finally:
             file.release()
+        return rebuilt.by_time.newest_timestamp
+
+    def _newest_timestamp_indexed(self) -> int | None:
+        path = self.path(TIME_INDEX_SUFFIX)
+        if not self._disk.exists(path):
+            return None
+        size = self._disk.size_of(path)
+        if size == 0 or size % TIME_ENTRY_BYTES:
+            return None
+        file = self._disk.open(path)
         try:
-            return TimeIndex.from_bytes(self.base_offset, last).newest_timestamp
-        except CorruptData:
-            return NO_TIMESTAMP
+            last = file.read(size - TIME_ENTRY_BYTES, TIME_ENTRY_BYTES)
+        finally:
+            file.release()
+        return TimeIndex.from_bytes(self.base_offset, last).newest_timestamp
 
     # Writing
 

@@ -16,6 +16,8 @@ from penstock.types import NO_TIMESTAMP, Offset
 
 ENTRY = struct.Struct(">qI")
 ENTRY_BYTES = ENTRY.size
+LOST_ENTRY = bytes(ENTRY_BYTES)
+"""What a crash leaves of an entry whose sector never reached the disk."""
 
 
 class TimeIndex:
@@ -33,11 +35,17 @@ class TimeIndex:
     def newest_timestamp(self) -> int:
         return self._timestamps[-1] if self._timestamps else NO_TIMESTAMP
 
+    @property
+    def newest_offset(self) -> Offset:
+        """Where the newest timestamp stands; the segment's first offset if there is none."""
+        return Offset(self._base + self._offsets[-1]) if self._offsets else self._base
+
     def add(self, timestamp: int, offset: Offset) -> None:
         """Adds nothing when time has not moved on since the last entry."""
         if timestamp > self.newest_timestamp:
-            self._timestamps.append(timestamp)
+            # What is searched comes last: a worker thread that finds an entry finds all of it.
             self._offsets.append(offset - self._base)
+            self._timestamps.append(timestamp)
 
     def offset_before(self, timestamp: int) -> Offset:
         """Every record up to and including this offset is older than `timestamp`."""
@@ -57,6 +65,8 @@ class TimeIndex:
     def from_bytes(cls, base_offset: Offset, data: bytes) -> "TimeIndex":
         if len(data) % ENTRY_BYTES:
             raise CorruptData(f"a time index of {len(data)} bytes ends inside an entry")
+        if data.startswith(LOST_ENTRY):
+            raise CorruptData("the first entry of a time index was lost")
         index = cls(base_offset)
         for timestamp, offset in ENTRY.iter_unpack(data):
             if timestamp <= index.newest_timestamp or (index._offsets and offset <= index._offsets[-1]):

@@ -42,6 +42,9 @@ from penstock.types import TopicId
 
 NO_NODE = -1
 
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka's own. Whoever creates one, clients are told that it is not for them."""
+
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -223,7 +223,7 @@ class Partition:
             self.log.advance_start(offset)
 
     def segment_facts(self) -> list[SegmentFacts]:
-        segments = self.log.segments
+        segments = tuple(self.log.segments)  # a worker thread may ask while the log rolls
         ends = [following.base_offset for following in segments[1:]] + [self.log.log_end_offset]
         return [
             SegmentFacts(segment.base_offset, end, segment.size_bytes, segment.newest_timestamp)

@@ -70,7 +70,11 @@ class ProduceWaits:
             wait.reached(number)
 
     def expire(self, now: float) -> None:
-        for _, wait, _ in [entry for entry in self._queue if entry[1].deadline <= now]:
+        """Whoever has waited too long is told, and waits for nothing here any more."""
+        expired = [entry for entry in self._queue if entry[1].deadline <= now]
+        if expired:
+            self._queue = deque(entry for entry in self._queue if entry[1].deadline > now)
+        for _, wait, _ in expired:
             wait.expire()
 
     def fail(self, code: ErrorCode) -> None:

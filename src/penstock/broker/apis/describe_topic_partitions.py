@@ -18,10 +18,9 @@ from collections.abc import Iterable, Sequence
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
-from penstock.broker.topic_creation import INTERNAL_TOPICS
 from penstock.broker.topic_view import Brokers, is_legal_name, leader_of, may_describe, offline_replicas
 from penstock.errors import ErrorCode
-from penstock.metadata.image import ClusterImage, PartitionState
+from penstock.metadata.image import INTERNAL_TOPICS, ClusterImage, PartitionState
 from penstock.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,

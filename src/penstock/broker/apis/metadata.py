@@ -20,7 +20,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
-from penstock.broker.topic_creation import INTERNAL_TOPICS, TopicCreation, may_create_topic
+from penstock.broker.topic_creation import TopicCreation, may_create_topic
 from penstock.broker.topic_view import (
     MetadataTopics,
     absent_topic,
@@ -32,6 +32,7 @@ from penstock.broker.topic_view import (
     with_operations,
 )
 from penstock.errors import ErrorCode
+from penstock.metadata.image import INTERNAL_TOPICS
 from penstock.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,

@@ -15,21 +15,20 @@ Differs from Kafka
     G1  a batch is not opened: records that are malformed inside a sound batch are stored
     G2  a compression type above 4 is answered INVALID_RECORD, not UNKNOWN_SERVER_ERROR
     G3  a partition named twice in one request is appended to twice
+    G6  there are no transactions yet: a transactional batch is answered INVALID_TXN_STATE
     versions 0 to 2 (old message formats) are refused, as in Kafka
 """
 
-from collections.abc import Callable
 from typing import Final
 
+from penstock.broker.appending import Appending
 from penstock.broker.context import RequestContext
 from penstock.broker.router import Later
-from penstock.errors import ApiError, ErrorCode, ProtocolError, StorageFailed, StorageFull
+from penstock.errors import ApiError, ErrorCode, ProtocolError
 from penstock.host.clock import Clock
-from penstock.protocol.batches import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES
-from penstock.protocol.compression import Codec
+from penstock.metadata.image import INTERNAL_TOPICS
 from penstock.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
-    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -39,13 +38,10 @@ from penstock.protocol.messages.produce import (
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Appended, Partition
 from penstock.replication.waiting import ProduceWait
-from penstock.types import Buffer
 
 ACKS_NONE: Final = 0
 ACKS_ALLOWED: Final = frozenset({-1, 0, 1})
 TOPIC_IDS_SINCE: Final = 13
-ZSTD_SINCE: Final = 7
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 # Errors found inside the log: the reply says where the log starts. Those found before say -1.
 FOUND_IN_LOG: Final = frozenset(
     {
@@ -56,54 +52,53 @@ FOUND_IN_LOG: Final = frozenset(
     }
 )
 
+Waiting = list[tuple[int, Partition, Appended]]
+"""The number of the answer, and what must become safe before it is given."""
+
 
 class Produce:
-    def __init__(
-        self, partitions: Partitions, clock: Clock, on_storage_failed: Callable[[StorageFailed], None]
-    ) -> None:
+    def __init__(self, partitions: Partitions, appending: Appending, clock: Clock) -> None:
         self._partitions = partitions
+        self._appending = appending
         self._clock = clock
-        self._on_storage_failed = on_storage_failed
 
     def __call__(self, request: ProduceRequest, context: RequestContext) -> ProduceResponse | Later | None:
-        now_ms = self._clock.wall_ms()
         answers: list[PartitionProduceResponse] = []
-        waits_for: list[tuple[int, Partition, Appended]] = []
+        waiting: Waiting = []
         responses = []
+        now_ms = self._clock.wall_ms()
         for topic in request.topic_data:
             first = len(answers)
             for data in topic.partition_data:
+                partition = None
                 try:
                     partition = self._find(topic, data.index, request, context)
-                    appended = self._append(partition, data, request, context, now_ms)
+                    appended = self._appending.append(partition, data.records, request, context, now_ms)
                 except ApiError as refusal:
-                    answers.append(self._refused(topic, data, refusal))
+                    answers.append(_refused(data.index, partition, refusal))
                     continue
                 if appended.end_offset > partition.high_watermark:
-                    waits_for.append((len(answers), partition, appended))
+                    waiting.append((len(answers), partition, appended))
+                start = partition.log.log_start_offset
                 answers.append(
                     PartitionProduceResponse(
-                        data.index,
-                        0,
-                        appended.base_offset,
-                        appended.log_append_time_ms,
-                        partition.log.log_start_offset,
+                        data.index, 0, appended.base_offset, appended.log_append_time_ms, start
                     )
                 )
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers[first:]))
         if request.acks == ACKS_NONE:
             _require_success(answers)
             return None
-        if not waits_for:
+        if not waiting:
             return ProduceResponse(responses)
-        return self._wait(responses, answers, waits_for, request.timeout_ms)
+        return self._wait(responses, answers, waiting, request.timeout_ms)
 
     def _find(
         self, topic: TopicProduceData, index: int, request: ProduceRequest, context: RequestContext
     ) -> Partition:
         by_id = context.version >= TOPIC_IDS_SINCE
-        find = self._partitions
-        found = find.find_by_id(topic.topic_id, index) if by_id else find.find(topic.name, index)
+        partitions = self._partitions
+        found = partitions.find_by_id(topic.topic_id, index) if by_id else partitions.find(topic.name, index)
         if context.denied and (found.name.topic if found else topic.name) in context.denied:
             raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if found is None:
@@ -114,48 +109,11 @@ class Produce:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         return found
 
-    def _append(
-        self,
-        partition: Partition,
-        data: PartitionProduceData,
-        request: ProduceRequest,
-        context: RequestContext,
-        now_ms: int,
-    ) -> Appended:
-        records = data.records
-        if context.version < ZSTD_SINCE and _codec(records) == Codec.ZSTD:
-            raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-        assert records is None or isinstance(records, memoryview), "records are decoded to views"
-        try:
-            return partition.append(records, now_ms)
-        except StorageFull as full:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(full)) from full
-        except StorageFailed as failure:
-            self._on_storage_failed(failure)
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)) from failure
-
-    def _refused(
-        self, topic: TopicProduceData, data: PartitionProduceData, refusal: ApiError
-    ) -> PartitionProduceResponse:
-        start = -1
-        if refusal.code in FOUND_IN_LOG:
-            found = self._partitions.find(topic.name, data.index)
-            found = found or self._partitions.find_by_id(topic.topic_id, data.index)
-            start = found.log.log_start_offset if found else -1
-        return PartitionProduceResponse(
-            index=data.index,
-            error_code=refusal.code,
-            base_offset=-1,
-            log_start_offset=start,
-            record_errors=[BatchIndexAndErrorMessage(number, refusal.detail) for number in refusal.records],
-            error_message=refusal.detail or None,
-        )
-
     def _wait(
         self,
         responses: list[TopicProduceResponse],
         answers: list[PartitionProduceResponse],
-        waits_for: list[tuple[int, Partition, Appended]],
+        waiting: Waiting,
         timeout_ms: int,
     ) -> Later:
         later = Later()
@@ -167,9 +125,21 @@ class Produce:
             later.finish(ProduceResponse(responses))
 
         wait = ProduceWait(self._clock.monotonic() + timeout_ms / 1000, done)
-        for number, partition, appended in waits_for:
+        for number, partition, appended in waiting:
             partition.produce_waits.add(appended.end_offset, wait, number)
         return later
+
+
+def _refused(index: int, partition: Partition | None, refusal: ApiError) -> PartitionProduceResponse:
+    in_log = partition is not None and refusal.code in FOUND_IN_LOG
+    return PartitionProduceResponse(
+        index=index,
+        error_code=refusal.code,
+        base_offset=-1,
+        log_start_offset=partition.log.log_start_offset if in_log and partition is not None else -1,
+        record_errors=[BatchIndexAndErrorMessage(number, refusal.detail) for number in refusal.records],
+        error_message=refusal.detail or None,
+    )
 
 
 def _require_success(answers: list[PartitionProduceResponse]) -> None:
@@ -177,8 +147,3 @@ def _require_success(answers: list[PartitionProduceResponse]) -> None:
     if failed is not None:
         code = ErrorCode(failed.error_code).name
         raise ProtocolError(f"a produce with acks=0 failed for partition {failed.index}: {code}")
-
-
-def _codec(records: Buffer | None) -> int:
-    """Of a batch that has not been checked yet."""
-    return records[ATTRIBUTES_AT + 1] & CODEC_MASK if records and len(records) >= HEADER_BYTES else Codec.NONE

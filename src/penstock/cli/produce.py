@@ -1,0 +1,237 @@
+"""`penstock produce`: records from lines, a file or the command line to a topic.
+
+librdkafka batches and sends. It places keys as Java's clients do (murmur2), so that records with one
+key meet in one partition whoever wrote them.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
+
+import typer
+
+from penstock.cli.command import CommandFailed, client_command, examples, settings_of
+
+if TYPE_CHECKING:
+    from penstock.cli.connection import Broker
+    from penstock.cli.record_input import Outgoing
+
+FAILURES_SHOWN_MAX: Final = 3
+BATCH_BYTES_MAX: Final = 1_000_000
+QUEUED_KIB_MAX: Final = 64 * 1024
+RECORD_BYTES_MAX: Final = 100_000_000
+"""The broker knows what is too large for the topic; librdkafka is not to judge before it."""
+PROGRESS_EVERY_RECORDS: Final = 1_000
+
+
+class Compression(StrEnum):
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class Acks(StrEnum):
+    ALL = "all"
+    LEADER = "1"
+    NONE = "0"
+
+
+EXAMPLES = examples(
+    ("One record", "penstock produce orders --key customer-7 --value '3 apples'"),
+    ("One record for each line of a file", "penstock produce orders --file orders.txt"),
+    ("Keys before a colon", "printf 'a:1\\nb:2\\n' | penstock produce orders --key-separator :"),
+    ("JSON with headers", """echo '{"key":"a","value":"1","headers":{"trace":"7"}}' | penstock produce orders --json"""),
+    ("Copy a topic", "penstock consume orders --format json | penstock produce copy --json"),
+)  # fmt: skip
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("produce", help="Write records to a topic, from stdin one a line.", epilog=EXAMPLES)(produce)
+
+
+@client_command
+def produce(
+    broker: "Broker",
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to write.")],
+    value: Annotated[str | None, typer.Option(help="Write this one record and read nothing.")] = None,
+    key: Annotated[str | None, typer.Option(help="The key of every record.")] = None,
+    key_separator: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What stands between key and value in a line.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="For every record. May be repeated.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Default: by the key, else any.")] = None,
+    file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read this instead of stdin.")] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Lines are JSON objects: key, value (or key_base64, value_base64), headers, partition, "
+            "timestamp.",
+        ),
+    ] = False,
+    compression: Annotated[
+        Compression, typer.Option(help="none, gzip, snappy, lz4 or zstd.")
+    ] = Compression.NONE,
+    acks: Annotated[
+        Acks, typer.Option(help="Who must have it: all replicas in sync, the leader (1), nobody (0).")
+    ] = Acks.ALL,
+) -> None:
+    from penstock.cli.cluster import find_or_make_topic
+    from penstock.cli.record_input import ANY_PARTITION, Outgoing, json_records, plain_records
+
+    _refuse_contradictions(value, key, key_separator, file, as_json)
+    headers = tuple((name, text.encode()) for name, text in settings_of(header or (), "--header").items())
+    number = ANY_PARTITION if partition is None else partition
+    pattern = Outgoing(None, None if key is None else key.encode(), headers, number)
+    state = find_or_make_topic(broker, topic)
+    if number not in (ANY_PARTITION, *state.numbers):
+        raise CommandFailed(f"topic {topic} has no partition {number}: it has 0 to {state.numbers[-1]}.")
+    sender = Sender(broker, topic, compression, acks)
+    if value is not None:
+        sender.send(iter([pattern._replace(value=value.encode())]))
+        return
+    separator = None if key_separator is None else key_separator.encode()
+    with _opened(file) as source, _progress(source) as shown:
+        records = json_records(source, pattern) if as_json else plain_records(source, pattern, separator)
+        sender.send(records, shown)
+
+
+def _refuse_contradictions(
+    value: str | None, key: str | None, key_separator: str | None, file: Path | None, as_json: bool
+) -> None:
+    if value is not None and (file is not None or as_json or key_separator is not None):
+        raise typer.BadParameter("it is one record: leave out --file, --json and --key-separator",
+                                 param_hint="--value")  # fmt: skip
+    if key_separator == "":
+        raise typer.BadParameter("it must not be empty", param_hint="--key-separator")
+    if key_separator is not None and (key is not None or as_json):
+        raise typer.BadParameter("leave out --key and --json", param_hint="--key-separator")
+
+
+class Sender:
+    """Hands records to librdkafka, counts what arrived and remembers what did not."""
+
+    def __init__(self, broker: "Broker", topic: str, compression: Compression, acks: Acks) -> None:
+        from confluent_kafka import Producer
+
+        from penstock.cli.admin import Admin
+
+        self._topic = topic
+        self._timeout_s = broker.timeout_s
+        settings = Admin(broker).settings([topic])[topic]
+        largest = settings["max.message.bytes"].value if "max.message.bytes" in settings else None
+        self._producer: Any = Producer(
+            broker.settings(
+                **{
+                    "partitioner": "murmur2_random",
+                    "compression.type": compression.value,
+                    "acks": acks.value,
+                    # A repeated attempt is then recognised and not stored twice.
+                    "enable.idempotence": acks is Acks.ALL,
+                    "message.timeout.ms": int(broker.timeout_s * 1000),
+                    "message.max.bytes": RECORD_BYTES_MAX,
+                    # A batch over the topic's limit would be refused with all its records.
+                    "batch.size": min(BATCH_BYTES_MAX, int(largest or BATCH_BYTES_MAX)),
+                    "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
+                }
+            )
+        )
+        self.records = self.bytes = self.failures = 0
+        self._reasons: dict[str, int] = {}
+
+    def send(self, records: Iterator["Outgoing"], shown: Callable[[int], None] | None = None) -> None:
+        """Returns when all were stored. CommandFailed names what was not; the rest is stored even so."""
+        from penstock.cli.output import note
+
+        started = time.monotonic()
+        try:
+            for count, record in enumerate(records, 1):
+                self._send_one(record)
+                if shown is not None and count % PROGRESS_EVERY_RECORDS == 0:
+                    shown(self.records)
+        finally:
+            # Also when a line was refused or Ctrl-C came: what was handed over is on its way.
+            self._producer.flush(self._timeout_s * 2)
+            seconds = time.monotonic() - started
+            note(f"{self.records} records, {self.bytes} bytes in {seconds:.2f} s")
+        if self.failures:
+            reasons = list(self._reasons.items())[:FAILURES_SHOWN_MAX]
+            lines = [f"{count} records were not stored: {reason}." for reason, count in reasons]
+            raise CommandFailed("\n".join(lines))
+
+    def _send_one(self, record: "Outgoing") -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic,
+                    value=record.value,
+                    key=record.key,
+                    headers=list(record.headers),
+                    partition=record.partition,
+                    timestamp=record.timestamp,
+                    on_delivery=self._delivered,
+                )
+            except BufferError:
+                self._producer.poll(0.1)  # the queue is full: wait until something of it was sent
+            else:
+                self._producer.poll(0)
+                return
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.records += 1
+            self.bytes += len(message.key() or b"") + len(message.value() or b"")
+            return
+        self.failures += 1
+        reason = _reason(error, self._topic, message.partition(), self._timeout_s)
+        if reason in self._reasons or len(self._reasons) < FAILURES_SHOWN_MAX:
+            self._reasons[reason] = self._reasons.get(reason, 0) + 1
+
+
+def _reason(error: Any, topic: str, partition: int, timeout_s: float) -> str:
+    from confluent_kafka import KafkaError
+
+    special = {
+        KafkaError._MSG_TIMED_OUT: f"the broker did not take them within {timeout_s:g} s (see --timeout)",
+        KafkaError._UNKNOWN_PARTITION: f"topic {topic} has no partition {partition}",
+        KafkaError.MSG_SIZE_TOO_LARGE: f"larger than max.message.bytes of topic {topic} allows",
+    }
+    return special.get(error.code(), error.str().rstrip("."))
+
+
+@contextmanager
+def _opened(file: Path | None) -> Iterator[BinaryIO]:
+    if file is None:
+        if sys.stdin.isatty():
+            typer.echo("one record a line; Ctrl-D ends", err=True)
+        yield sys.stdin.buffer
+        return
+    try:
+        source = file.open("rb")
+    except OSError as problem:
+        raise CommandFailed(f"cannot read {file}: {problem.strerror}.") from problem
+    with source:
+        yield source
+
+
+@contextmanager
+def _progress(source: BinaryIO) -> Iterator[Callable[[int], None] | None]:
+    """A line that counts, for a person who waits; nothing if nobody watches or somebody types."""
+    if not sys.stderr.isatty() or source.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,} records"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda count: progress.update(task, completed=count)

@@ -1,0 +1,151 @@
+"""From lines to records: what `penstock produce` sends.
+
+A line is a record: the value alone, key and value around a separator, or a JSON object. JSON is what
+`penstock consume --format json` prints, so that records can be copied from one topic to another:
+
+    key, value                  text or null
+    key_base64, value_base64    the same for bytes that are no text
+    key_hex, value_hex          likewise
+    headers                     {"name": "text"} or [["name", "text"], ...]; a value may also be null
+                                or {"base64": "..."}
+    partition, timestamp        numbers; milliseconds since 1970
+    topic, offset               allowed and ignored
+
+Rule: what cannot be understood is refused with the number of its line, never guessed at.
+"""
+
+import json
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from penstock.cli.command import CommandFailed
+from penstock.limits import INT_MAX, LONG_MAX, REQUEST_BYTES_MAX
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+LINE_BYTES_MAX: Final = REQUEST_BYTES_MAX
+"""A longer one could not be sent in any form."""
+ANY_PARTITION: Final = -1
+NO_TIME: Final = 0
+"""librdkafka's way to say: the time of sending."""
+
+
+class Outgoing(NamedTuple):
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    partition: int = ANY_PARTITION
+    timestamp: int = NO_TIME
+
+
+def numbered_lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Lines without their end, counted from 1."""
+    number = 0
+    while line := source.readline(LINE_BYTES_MAX + 1):
+        number += 1
+        if len(line) > LINE_BYTES_MAX:
+            raise CommandFailed(f"line {number} is longer than {LINE_BYTES_MAX} bytes.")
+        yield number, line.removesuffix(b"\n")
+
+
+def plain_records(source: BinaryIO, pattern: Outgoing, separator: bytes | None) -> Iterator[Outgoing]:
+    """`pattern` holds what all records share."""
+    for number, line in numbered_lines(source):
+        if separator is None:
+            yield pattern._replace(value=line)
+            continue
+        key, found, value = line.partition(separator)
+        if not found:
+            text = separator.decode(errors="replace")
+            raise CommandFailed(f"line {number} has no key: {text!r} does not occur in it.")
+        yield pattern._replace(key=key, value=value)
+
+
+def json_records(source: BinaryIO, pattern: Outgoing) -> Iterator[Outgoing]:
+    for number, line in numbered_lines(source):
+        if not line.strip():
+            continue
+        try:
+            yield record_of_json(json.loads(line), pattern)
+        except ValueError as problem:
+            raise CommandFailed(f"line {number} is not a record: {problem}.") from problem
+
+
+def record_of_json(fields: Any, pattern: Outgoing) -> Outgoing:
+    """ValueError says what is wrong. What the object does not say is taken from `pattern`."""
+    if not isinstance(fields, dict):
+        raise ValueError("a JSON object is needed")
+    if unknown := sorted(fields.keys() - _FIELDS):
+        raise ValueError(f"{unknown[0]!r} is no field of a record (known are {', '.join(sorted(_FIELDS))})")
+    has_value, value = _content(fields, "value")
+    if not has_value:
+        raise ValueError("it has no value (null is one)")
+    has_key, key = _content(fields, "key")
+    return Outgoing(
+        value,
+        key if has_key else pattern.key,
+        pattern.headers + headers_of_json(fields.get("headers")),
+        _number(fields, "partition", pattern.partition, INT_MAX),
+        _number(fields, "timestamp", pattern.timestamp, LONG_MAX),
+    )
+
+
+def headers_of_json(given: Any) -> Headers:
+    pairs = given.items() if isinstance(given, dict) else given or ()
+    headers = []
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise ValueError('headers must be {"name": "value"} or [["name", "value"]]')
+        headers.append((pair[0], _header_value(pair[1])))
+    return tuple(headers)
+
+
+def _header_value(given: Any) -> bytes | None:
+    if isinstance(given, dict) and given.keys() == {"base64"}:
+        return _from_base64(given["base64"])
+    return None if given is None else _text(given)
+
+
+def _content(fields: dict[str, Any], name: str) -> tuple[bool, bytes | None]:
+    """Whether it is given at all, and what it is."""
+    given = [suffix for suffix in _FORMS if name + suffix in fields]
+    if not given:
+        return False, None
+    if len(given) > 1:
+        raise ValueError(f"{name} is given twice")
+    content = fields[name + given[0]]
+    return True, None if content is None else _FORMS[given[0]](content)
+
+
+def _number(fields: dict[str, Any], name: str, default: int, maximum: int) -> int:
+    number = fields.get(name)
+    if number is None:
+        return default
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= maximum:
+        raise ValueError(f"{name} must be a number from 0 on")
+    return number
+
+
+def _text(given: Any) -> bytes:
+    if not isinstance(given, str):
+        raise ValueError(f"{json.dumps(given)[:40]} is not a text: put it in quotes")
+    return given.encode()
+
+
+def _from_base64(given: Any) -> bytes:
+    return b64decode(_text(given), validate=True)
+
+
+def _from_hex(given: Any) -> bytes:
+    return bytes.fromhex(_text(given).decode())
+
+
+_FORMS: Final[dict[str, Callable[[Any], bytes]]] = {"": _text, "_base64": _from_base64, "_hex": _from_hex}
+_FIELDS: Final = {name + form for name in ("key", "value") for form in _FORMS} | {
+    "headers",
+    "partition",
+    "timestamp",
+    "topic",
+    "offset",
+}

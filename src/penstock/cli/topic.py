@@ -1,0 +1,350 @@
+"""`penstock topic`: what topics there are, and changing them.
+
+Each command checks that its topics exist before it changes anything, and asks before it deletes.
+"""
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.command import CommandFailed, client_command, examples, new_app, settings_of
+
+if TYPE_CHECKING:
+    from penstock.cli.admin import FoundOffset, Setting
+    from penstock.cli.cluster import TopicState
+    from penstock.cli.connection import Broker
+    from penstock.cli.times import Place
+
+BROKER_DEFAULT = -1
+"""Kafka's way to leave a number to the broker."""
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="The topics.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting. May be repeated.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+topic_app = new_app(help="Create, list, describe, alter, truncate and delete topics.")
+
+
+def add_to(app: typer.Typer) -> None:
+    app.add_typer(topic_app, name="topic")
+
+
+CREATE_EXAMPLES = examples(
+    ("A topic with the broker's defaults", "penstock topic create orders"),
+    ("Three partitions, records kept for a day", "penstock topic create orders --partitions 3 "
+     "--set retention.ms=86400000"),
+    ("In a script that may run twice", "penstock topic create orders --if-not-exists"),
+)  # fmt: skip
+
+
+@topic_app.command("create", help="Create a topic.", epilog=CREATE_EXAMPLES)
+@client_command
+def create(
+    broker: "Broker",
+    name: Name,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="How many. Default: the broker's num.partitions.")
+    ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, help="Default: the broker's default.replication.factor.")
+    ] = None,
+    set_: Sets = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Succeed if it is there already.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    from penstock.cli.admin import Admin
+    from penstock.cli.cluster import find_topic
+    from penstock.cli.output import json_line
+
+    settings = settings_of(set_ or (), "--set")
+    with broker.client():  # says what is wrong if there is no broker
+        created = Admin(broker).create(
+            name, partitions or BROKER_DEFAULT, replication_factor or BROKER_DEFAULT, settings
+        )
+    if not created and not if_not_exists:
+        raise CommandFailed(f"topic {name} exists already. Change it with `penstock topic alter {name}`.")
+    topic = find_topic(broker, name)
+    if as_json:
+        json_line(_summary(topic) | {"created": created})
+    elif created:
+        counts = f"{len(topic.partitions)} partitions, replication factor {topic.replication_factor}"
+        typer.echo(f"created topic {name} ({counts})")
+    else:
+        typer.echo(f"topic {name} exists already")
+
+
+LIST_EXAMPLES = examples(
+    ("Every topic", "penstock topic list"),
+    ("Only the names, for a script", "penstock topic list --json | jq -r '.[].name'"),
+)
+
+
+@topic_app.command("list", help="List the topics.", epilog=LIST_EXAMPLES)
+@client_command
+def list_(
+    broker: "Broker",
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Those the broker keeps for itself, too.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    from penstock.cli.cluster import list_topics
+    from penstock.cli.output import json_line, note, table
+
+    with broker.client() as client:
+        topics = [topic for topic in list_topics(client) if internal or not topic.is_internal]
+    if as_json:
+        json_line([_summary(topic) for topic in topics])
+    elif topics:
+        table(
+            ("TOPIC", "PARTITIONS", "REPLICATION"),
+            [(topic.name, len(topic.partitions), topic.replication_factor) for topic in topics],
+        )
+    else:
+        note("there are no topics yet")
+
+
+DESCRIBE_EXAMPLES = examples(
+    ("Who leads each partition, and which settings are the topic's own", "penstock topic describe orders"),
+    ("Every setting in force", "penstock topic describe orders --all-settings"),
+)
+
+
+@topic_app.command("describe", help="Show partitions and settings.", epilog=DESCRIBE_EXAMPLES)
+@client_command
+def describe(
+    broker: "Broker",
+    names: Names,
+    all_settings: Annotated[
+        bool, typer.Option("--all-settings", help="Also settings the topic does not override.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    from penstock.cli.admin import Admin
+    from penstock.cli.cluster import find_topics
+    from penstock.cli.output import json_line
+
+    topics = find_topics(broker, names)
+    settings = Admin(broker).settings(names)
+    shown = {
+        name: {key: setting for key, setting in found.items() if all_settings or setting.is_override}
+        for name, found in settings.items()
+    }
+    if as_json:
+        json_line([_description(topic, shown[topic.name]) for topic in topics])
+    else:
+        typer.echo("\n\n".join(_description_text(topic, shown[topic.name]) for topic in topics))
+
+
+def _summary(topic: "TopicState") -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "id": topic.id,
+        "partitions": len(topic.partitions),
+        "replication_factor": topic.replication_factor,
+        "internal": topic.is_internal,
+    }
+
+
+def _description(topic: "TopicState", settings: dict[str, "Setting"]) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "id": topic.id,
+        "internal": topic.is_internal,
+        "partitions": [partition._asdict() for partition in topic.partitions],
+        "settings": {key: setting._asdict() for key, setting in settings.items()},
+    }
+
+
+def _description_text(topic: "TopicState", settings: dict[str, "Setting"]) -> str:
+    from penstock.cli.output import table_lines
+
+    rows = [
+        (number, leader, epoch, ",".join(map(str, replicas)), ",".join(map(str, in_sync)))
+        for number, leader, epoch, replicas, in_sync in topic.partitions
+    ]
+    setting_lines = [
+        f"  {key}={setting.value or ''}" + ("" if setting.is_override else "  (default)")
+        for key, setting in settings.items()
+    ]
+    lines = [
+        f"{topic.name}  id {topic.id or '-'}  {len(topic.partitions)} partitions  "
+        f"replication factor {topic.replication_factor}{'  internal' if topic.is_internal else ''}",
+        "settings:" if settings else "settings: none of its own",
+        *setting_lines,
+        *table_lines(("PARTITION", "LEADER", "EPOCH", "REPLICAS", "IN SYNC"), rows),
+    ]
+    return "\n".join(lines)
+
+
+OFFSETS_EXAMPLES = examples(
+    ("Start, end and number of records", "penstock topic offsets orders"),
+    ("What came in the last quarter of an hour", "penstock topic offsets orders --time 15m-ago"),
+    ("Where the first of March begins", "penstock topic offsets orders --time 2026-03-01"),
+)
+
+
+@topic_app.command("offsets", help="Show where each partition starts and ends.", epilog=OFFSETS_EXAMPLES)
+@client_command
+def offsets(
+    broker: "Broker",
+    name: Name,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--time",
+            metavar="WHEN",
+            help="Also find the first record at or after earliest, latest, max-timestamp, a time "
+            "(2026-03-01T12:00Z, or milliseconds since 1970) or how long ago (15m-ago).",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """On a compacted topic the counts are upper bounds: removed records leave gaps."""
+    from penstock.cli.admin import Admin
+    from penstock.cli.cluster import find_topic
+    from penstock.cli.output import json_line, table
+    from penstock.cli.times import Kind
+
+    place = _place(at, Kind.TIMESTAMP, "--time") if at is not None else None
+    topic, admin = find_topic(broker, name), Admin(broker)
+    spans = admin.span(name, topic.numbers)
+    found = admin.offsets(name, topic.numbers, place) if place is not None else None
+    rows = [_offset_row(number, *spans[number], found[number] if found else None) for number in topic.numbers]
+    if as_json:
+        total = sum(row["count"] for row in rows)
+        json_line({"topic": name, "partitions": rows, "count": total})
+        return
+    keys = ("partition", "start", "end", "count", *(("offset", "since") if found else ()))
+    totals = {key: sum(row[key] for row in rows) for key in keys if key in ("count", "since")}
+    table(
+        [key.upper() for key in keys],
+        [
+            *([row[key] for key in keys] for row in rows),
+            ["total", *(totals.get(key, "") for key in keys[1:])],
+        ],
+    )
+
+
+def _offset_row(number: int, start: int, end: int, found: "FoundOffset | None") -> dict[str, Any]:
+    row: dict[str, Any] = {"partition": number, "start": start, "end": end, "count": end - start}
+    if found is not None:
+        since = 0 if found.offset is None else end - found.offset
+        row |= {"offset": found.offset, "timestamp": found.timestamp, "since": since}
+    return row
+
+
+def _place(text: str, number_is: Any, option: str) -> "Place":
+    from penstock.cli.times import parse_place
+
+    try:
+        return parse_place(text, time.time_ns() // 1_000_000, number_is=number_is)
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem), param_hint=option) from None
+
+
+ALTER_EXAMPLES = examples(
+    ("More partitions (never fewer)", "penstock topic alter orders --partitions 6"),
+    ("Keep records for a week, in small segments", "penstock topic alter orders "
+     "--set retention.ms=604800000 --set segment.bytes=104857600"),
+    ("Follow the broker's setting again", "penstock topic alter orders --unset retention.ms"),
+)  # fmt: skip
+
+
+@topic_app.command("alter", help="Change settings, or add partitions.", epilog=ALTER_EXAMPLES)
+@client_command
+def alter(
+    broker: "Broker",
+    name: Name,
+    partitions: Annotated[int | None, typer.Option(min=1, help="How many it is to have.")] = None,
+    set_: Sets = None,
+    unset: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Back to the broker's value. May be repeated.")
+    ] = None,
+) -> None:
+    from penstock.cli.admin import Admin
+    from penstock.cli.cluster import find_topic
+
+    changes: dict[str, str | None] = {**settings_of(set_ or (), "--set")}
+    for key in unset or ():
+        if key in changes:
+            raise typer.BadParameter(f"{key} is set and unset at once", param_hint="--unset")
+        changes[key] = None
+    if not changes and partitions is None:
+        raise typer.BadParameter("nothing to change: give --partitions, --set or --unset")
+    find_topic(broker, name)
+    admin = Admin(broker)
+    # Both are tried before either is done, so that a refusal leaves the topic as it was.
+    for validate_only in (True, False):
+        if changes:
+            admin.alter(name, changes, validate_only=validate_only)
+        if partitions is not None:
+            admin.grow(name, partitions, validate_only=validate_only)
+    typer.echo(f"changed topic {name}")
+
+
+DELETE_EXAMPLES = examples(
+    ("After asking", "penstock topic delete orders"),
+    ("In a script", "penstock topic delete orders payments --yes"),
+)
+
+
+@topic_app.command("delete", help="Delete topics and all their records.", epilog=DELETE_EXAMPLES)
+@client_command
+def delete(broker: "Broker", names: Names, yes: Yes = False) -> None:
+    from penstock.cli.admin import Admin
+    from penstock.cli.cluster import find_topics
+    from penstock.cli.output import confirm
+
+    names = list(dict.fromkeys(names))
+    find_topics(broker, names)
+    what = "topic" if len(names) == 1 else "topics"
+    confirm(f"Delete {what} {', '.join(names)} with all records?", yes=yes)
+    Admin(broker).delete(names)
+    typer.echo(f"deleted {what} {', '.join(names)}")
+
+
+TRUNCATE_EXAMPLES = examples(
+    ("Empty a topic", "penstock topic truncate orders"),
+    (
+        "Delete what is older than an offset",
+        "penstock topic truncate orders --partition 0 --before 1000 --yes",
+    ),
+)
+
+
+@topic_app.command("truncate", help="Delete the oldest records.", epilog=TRUNCATE_EXAMPLES)
+@client_command
+def truncate(
+    broker: "Broker",
+    name: Name,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this one. Default: all.")] = None,
+    before: Annotated[
+        str, typer.Option(metavar="OFFSET|latest", help="Keep this offset and what follows it.")
+    ] = "latest",
+    yes: Yes = False,
+) -> None:
+    from penstock.cli.admin import Admin
+    from penstock.cli.cluster import find_topic
+    from penstock.cli.output import confirm, table
+
+    if before != "latest" and not (before.isascii() and before.isdigit()):
+        raise typer.BadParameter(f"{before!r} is neither an offset nor latest", param_hint="--before")
+    topic = find_topic(broker, name)
+    chosen = topic.numbers if partition is None else [partition]
+    if partition is not None and partition not in topic.numbers:
+        raise CommandFailed(f"topic {name} has no partition {partition}: it has 0 to {topic.numbers[-1]}.")
+    where = f"topic {name}" if partition is None else f"partition {partition} of topic {name}"
+    which = "every record" if before == "latest" else f"every record before offset {before}"
+    confirm(f"Delete {which} of {where}?", yes=yes)
+    starts = Admin(broker).delete_records(
+        name, {number: None if before == "latest" else int(before) for number in chosen}
+    )
+    table(("PARTITION", "START"), sorted(starts.items()))

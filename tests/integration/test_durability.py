@@ -1,0 +1,242 @@
+"""What must be there after a stop, after a crash, and what must be gone when it is too old or too much."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+from tests.integration.broker_process import BrokerProcess, eventually
+from tests.integration.messages import QUIET, assert_same, spread, varied_messages
+from tests.integration.raw_client import (
+    PRODUCE_VERSION,
+    RawClient,
+    batch_of,
+    connected,
+    fetch_request,
+    produce_request,
+    records_of,
+)
+from tests.integration.test_clients_confluent import assign_all, produce, read
+
+from penstock.protocol.batches import split_batches
+from penstock.protocol.messages.metadata import METADATA, MetadataRequest, MetadataRequestTopic
+from penstock.protocol.messages.produce import PRODUCE
+from penstock.protocol.records import iterate
+from penstock.testing import Broker, broker
+
+SECONDS_MAX = 20.0
+MIB = 1024 * 1024
+DAY_MS = 24 * 3600 * 1000
+KILLS = 10
+BATCHES_IN_FLIGHT = 20
+
+
+def create(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    for future in admin.create_topics([NewTopic(topic, partitions, config=config)]).values():
+        future.result(SECONDS_MAX)
+
+
+def settings_of(bootstrap: str, topic: str) -> dict[str, str]:
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    (future,) = admin.describe_configs([resource]).values()
+    return {name: entry.value for name, entry in future.result(SECONDS_MAX).items()}
+
+
+def consumer_of(bootstrap: str) -> Consumer:
+    return Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", **QUIET})
+
+
+def watermarks(bootstrap: str, topic: str) -> Any:
+    consumer = consumer_of(bootstrap)
+    try:
+        return consumer.get_watermark_offsets(TopicPartition(topic, 0), SECONDS_MAX)
+    finally:
+        consumer.close()
+
+
+def values_in(client: RawClient, topic: str) -> list[bytes]:
+    """Every value of partition 0, from its first record to its last."""
+    found: list[bytes] = []
+    while data := records_of(client.fetch(topic, len(found))):
+        for _, start, end in split_batches(data):
+            found += [record.value or b"" for record in iterate(data[start:end], limit_bytes=MIB)]
+    return found
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_everything_is_there_after_a_restart(own_broker: BrokerProcess, how: str) -> None:
+    sent = spread(varied_messages(300), 3)
+    create(own_broker.bootstrap, "orders", 3, **{"retention.ms": "123456789"})
+    produce(own_broker.bootstrap, "orders", sent)
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name="orders")])
+    with connected(own_broker.bootstrap) as client:
+        before = client.ask(METADATA, 12, asked)
+
+    getattr(own_broker, how)()
+    own_broker.start()
+
+    with connected(own_broker.bootstrap) as client:
+        after = client.ask(METADATA, 12, asked)
+    assert after.cluster_id == before.cluster_id
+    assert after.topics[0].topic_id == before.topics[0].topic_id
+    assert settings_of(own_broker.bootstrap, "orders")["retention.ms"] == "123456789"
+    consumer = consumer_of(own_broker.bootstrap)
+    assign_all(consumer, "orders", 3)
+    assert_same(read(consumer, 300), sent)
+    consumer.close()
+    assert watermarks(own_broker.bootstrap, "orders") == (0, 100)
+
+
+def test_every_acknowledged_record_survives_being_killed_under_load(own_broker: BrokerProcess) -> None:
+    """Again and again, at other moments, over the same data."""
+    acknowledged: list[bytes] = []
+    for round_number in range(KILLS):
+        with connected(own_broker.bootstrap) as client:
+            client.create_topic("load")
+            there = values_in(client, "load")
+            assert_kept(acknowledged, there)
+            acknowledged += produce_until_killed(client, own_broker, round_number)
+        own_broker.start()
+    with connected(own_broker.bootstrap) as client:
+        assert_kept(acknowledged, values_in(client, "load"))
+    assert len(acknowledged) > KILLS * 10
+
+
+def produce_until_killed(client: RawClient, victim: BrokerProcess, round_number: int) -> list[bytes]:
+    """Keep requests in flight all the time, kill in their midst, and return what was acknowledged."""
+    values = [b"%d-%d" % (round_number, number) for number in range(1_000)]
+    kill_after = 10 + 13 * round_number
+    sent = acknowledged = 0
+    try:
+        while True:
+            while sent - acknowledged < BATCHES_IN_FLIGHT:
+                client.send(PRODUCE, PRODUCE_VERSION, produce_request("load", batch_of(values[sent])))
+                sent += 1
+            if acknowledged == kill_after:
+                victim.kill()
+            _, reply = client.receive(PRODUCE, PRODUCE_VERSION)
+            assert reply.responses[0].partition_responses[0].error_code == 0
+            acknowledged += 1
+    except (AssertionError, OSError):
+        assert not victim.is_running
+    return values[:acknowledged]
+
+
+def assert_kept(acknowledged: list[bytes], there: list[bytes]) -> None:
+    """All of it, in its order; others between them were sent and not acknowledged."""
+    positions = {value: position for position, value in enumerate(there)}
+    assert len(positions) == len(there), "a record is there twice"
+    missing = [value for value in acknowledged if value not in positions]
+    assert not missing
+    places = [positions[value] for value in acknowledged]
+    assert places == sorted(places)
+
+
+def test_deleted_records_give_their_disk_back(own_broker: BrokerProcess) -> None:
+    create(own_broker.bootstrap, "trimmed", **{"segment.bytes": str(MIB)})
+    with connected(own_broker.bootstrap) as client:
+        for _ in range(10):
+            assert client.produce("trimmed", batch_of(bytes(MIB // 2))).error_code == 0
+    assert own_broker.size_on_disk() > 5 * MIB
+
+    admin = AdminClient({"bootstrap.servers": own_broker.bootstrap, **QUIET})
+    (deleted,) = admin.delete_records([TopicPartition("trimmed", 0, 10)]).values()
+    assert deleted.result(SECONDS_MAX).low_watermark == 10
+
+    eventually(lambda: own_broker.size_on_disk() < MIB)
+    own_broker.kill()
+    own_broker.start()
+    assert watermarks(own_broker.bootstrap, "trimmed") == (10, 10)
+
+
+def test_a_deleted_topic_stays_deleted_and_gives_its_disk_back(own_broker: BrokerProcess) -> None:
+    with connected(own_broker.bootstrap) as client:
+        client.create_topic("gone")
+        for _ in range(4):
+            assert client.produce("gone", batch_of(bytes(MIB // 2))).error_code == 0
+    admin = AdminClient({"bootstrap.servers": own_broker.bootstrap, **QUIET})
+    (deleted,) = admin.delete_topics(["gone"]).values()
+    deleted.result(SECONDS_MAX)
+
+    eventually(lambda: own_broker.size_on_disk() < MIB)
+    own_broker.kill()
+    own_broker.start()
+    assert (
+        "gone" not in AdminClient({"bootstrap.servers": own_broker.bootstrap, **QUIET}).list_topics().topics
+    )
+
+
+@pytest.fixture
+def small_segments() -> Any:
+    return {"log.segment.bytes": MIB}
+
+
+def fill(running: Broker, topic: str, mebibytes: int) -> None:
+    with connected(running.bootstrap) as client:
+        client.create_topic(topic)
+        for _ in range(mebibytes):
+            assert client.produce(topic, batch_of(bytes(MIB - 1024))).error_code == 0
+
+
+def test_records_older_than_their_retention_go(small_segments: dict[str, int]) -> None:
+    with broker(**small_segments, **{"log.retention.ms": DAY_MS}) as running:
+        fill(running, "aged", 3)
+
+        running.advance(ms=DAY_MS // 2)
+        assert watermarks(running.bootstrap, "aged") == (0, 3)
+
+        running.advance(ms=DAY_MS // 2 + 1)
+        assert watermarks(running.bootstrap, "aged") == (3, 3)
+        assert data_bytes(running.data_dir) == 0
+
+
+def test_records_beyond_the_size_of_their_topic_go(small_segments: dict[str, int]) -> None:
+    with broker(**small_segments, **{"log.retention.bytes": 3 * MIB}) as running:
+        fill(running, "bounded", 8)
+
+        running.advance(ms=0)
+
+        start, end = watermarks(running.bootstrap, "bounded")
+        assert end == 8
+        assert 4 <= start <= 5
+        assert data_bytes(running.data_dir) <= 4 * MIB
+
+
+def test_a_consumer_beyond_what_was_removed_is_told_so(small_segments: dict[str, int]) -> None:
+    with broker(**small_segments, **{"log.retention.ms": DAY_MS}) as running:
+        fill(running, "aged", 2)
+        running.advance(ms=DAY_MS * 2)
+
+        with connected(running.bootstrap) as client:
+            partition = client.fetch("aged", 0).responses[0].partitions[0]
+
+    assert (partition.error_code, partition.log_start_offset) == (1, 2)  # OFFSET_OUT_OF_RANGE
+
+
+def data_bytes(data_dir: Path) -> int:
+    return sum(path.stat().st_size for path in data_dir.rglob("*.log"))
+
+
+def test_a_waiting_fetch_is_answered_as_soon_as_the_record_is_safe(own_broker: BrokerProcess) -> None:
+    from tests.integration.raw_client import FETCH_VERSION
+
+    from penstock.protocol.messages.fetch import FETCH
+
+    with connected(own_broker.bootstrap) as writer, connected(own_broker.bootstrap) as reader:
+        writer.create_topic("awaited")
+        reader.send(FETCH, FETCH_VERSION, fetch_request("awaited", 0, max_wait_ms=60_000, min_bytes=1))
+        written_at = time.monotonic()
+        assert writer.produce("awaited", batch_of(b"now")).error_code == 0
+        _, reply = reader.receive(FETCH, FETCH_VERSION)
+
+        assert time.monotonic() - written_at < 2
+        assert records_of(reply)

@@ -1,0 +1,184 @@
+"""`penstock serve` as an operator meets it: starting, refusing to start, stopping."""
+
+import json
+import os
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from tests.integration.broker_process import BrokerProcess, Finished, penstock, serving
+from tests.integration.raw_client import (
+    FETCH_VERSION,
+    PRODUCE_VERSION,
+    batch_of,
+    connected,
+    fetch_request,
+    produce_request,
+)
+
+from penstock.protocol.messages.fetch import FETCH
+from penstock.protocol.messages.produce import PRODUCE
+
+STOP_SECONDS_MAX = 2.0
+FREE = ("--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0")
+
+
+def assert_refused(done: Finished, *words: str) -> None:
+    """One sentence for a person, exit code 1, and nothing that looks like a crash."""
+    assert done.exit_code == 1, done
+    assert done.stdout == ""
+    assert done.stderr.startswith("penstock: ")
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr, f"{word!r} is not in {done.stderr!r}"
+
+
+def test_the_ready_line_names_addresses_that_answer(own_broker: BrokerProcess) -> None:
+    assert own_broker.stdout.startswith("penstock ready kafka=127.0.0.1:")
+    with connected(own_broker.bootstrap) as client:
+        client.create_topic("answers")
+    assert own_broker.get("/health/live") == (200, '{"status": "live"}')
+    status, body = own_broker.get("/health/ready")
+    assert (status, json.loads(body)) == (200, {"status": "ready"})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_promptly_and_cleanly_when_asked(own_broker: BrokerProcess, number: signal.Signals) -> None:
+    with connected(own_broker.bootstrap) as client, connected(own_broker.bootstrap) as waiting:
+        client.create_topic("kept")
+        assert client.produce("kept", batch_of(b"one")).error_code == 0
+        waiting.send(FETCH, FETCH_VERSION, fetch_request("kept", 1, max_wait_ms=60_000, min_bytes=1))
+
+        asked_at = time.monotonic()
+        exit_code = own_broker.stop(number)
+
+        assert time.monotonic() - asked_at < STOP_SECONDS_MAX
+        assert exit_code == 0
+        assert client.is_closed_by_broker()
+    assert "Traceback" not in own_broker.stderr
+    assert [path for path in own_broker.data_dir.rglob("*") if path.suffix == ".tmp"] == []
+
+
+def test_it_stops_promptly_although_a_client_does_not_take_its_replies(own_broker: BrokerProcess) -> None:
+    with connected(own_broker.bootstrap) as reader:
+        reader.create_topic("large")
+        for _ in range(8):
+            assert reader.produce("large", batch_of(os.urandom(900_000))).error_code == 0
+        for _ in range(8):
+            reader.send(FETCH, FETCH_VERSION, fetch_request("large", 0))
+
+        asked_at = time.monotonic()
+        exit_code = own_broker.stop()
+
+        assert time.monotonic() - asked_at < STOP_SECONDS_MAX
+        assert exit_code == 0
+    assert "Traceback" not in own_broker.stderr
+
+
+def test_what_was_sent_before_the_stop_is_answered_or_not_kept(own_broker: BrokerProcess) -> None:
+    """A producer whose batch was accepted is told so, also when the broker is stopping."""
+    with connected(own_broker.bootstrap) as client:
+        client.create_topic("last")
+        sent = [
+            client.send(PRODUCE, PRODUCE_VERSION, produce_request("last", batch_of(b"%d" % n)))
+            for n in range(50)
+        ]
+        first, _ = client.receive(PRODUCE, PRODUCE_VERSION)
+        assert first == sent[0]
+        assert own_broker.stop() == 0
+        acknowledged = 1
+        while not client.is_closed_by_broker_now():
+            _, reply = client.receive(PRODUCE, PRODUCE_VERSION)
+            assert reply.responses[0].partition_responses[0].error_code == 0
+            acknowledged += 1
+    own_broker.start()
+    with connected(own_broker.bootstrap) as client:
+        partition = client.fetch("last", 0).responses[0].partitions[0]
+        assert partition.high_watermark >= acknowledged
+
+
+def test_a_second_broker_on_the_same_data_directory_is_refused(own_broker: BrokerProcess) -> None:
+    done = penstock("serve", "--data-dir", str(own_broker.data_dir), *FREE)
+
+    assert_refused(done, str(own_broker.data_dir), "in use", str(own_broker.pid))
+    assert own_broker.get("/health/ready")[0] == 200
+
+
+def test_a_port_in_use_is_refused(data_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        kafka = penstock("serve", "--data-dir", str(data_dir), "--kafka", address, "--http", "127.0.0.1:0")
+        http = penstock("serve", "--data-dir", str(data_dir), "--kafka", "127.0.0.1:0", "--http", address)
+
+    assert_refused(kafka, address, "address already in use")
+    assert_refused(http, address, "address already in use")
+
+
+def test_bad_settings_are_all_named_with_what_is_allowed(data_dir: Path) -> None:
+    done = penstock(
+        *("serve", "--data-dir", str(data_dir), "--set", "num.partitions=many"),
+        *("--set", "log.flush.policy=sometimes", "--set", "num.partition=3"),
+    )
+
+    assert_refused(done, "num.partitions", "'many'", "an integer from 1 to 10000")
+    assert_refused(done, "log.flush.policy", "'sometimes'", "before_ack", "interval", "os")
+    assert_refused(done, "num.partition", "num.partitions")
+    assert not data_dir.exists(), "nothing is made for a broker that cannot start"
+
+
+def test_a_config_file_is_read_and_its_mistakes_are_named(data_dir: Path, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
+    good.write_text('"num.partitions" = 3\n"listeners" = "PLAINTEXT://127.0.0.1:0"\n')
+    bad.write_text('"num.partitions" = "lots"\n')
+
+    assert_refused(penstock("serve", "--config", str(bad), *FREE), "num.partitions", "lots", "config file")
+    assert_refused(penstock("serve", "--config", str(tmp_path / "missing.toml"), *FREE), "missing.toml")
+    flags = ("--config", str(good))
+    with (
+        serving(data_dir, *flags, addresses=("--http", "127.0.0.1:0")) as broker,
+        connected(broker.bootstrap) as client,
+    ):
+        client.create_topic("wide")
+        assert client.fetch("wide", 0, partition=2).responses[0].partitions[0].error_code == 0
+
+
+def test_an_address_that_no_client_could_use_is_refused(data_dir: Path) -> None:
+    done = penstock(
+        *("serve", "--data-dir", str(data_dir), "--kafka", "0.0.0.0:0", "--http", "127.0.0.1:0"),
+        "--insecure",
+    )
+
+    assert_refused(done, "0.0.0.0", "--advertised")
+
+
+def test_listening_beyond_this_machine_must_be_said_aloud(data_dir: Path) -> None:
+    flags = ("--kafka", "0.0.0.0:0", "--http", "127.0.0.1:0", "--advertised", "127.0.0.1")
+
+    assert_refused(penstock("serve", "--data-dir", str(data_dir), *flags), "--insecure")
+    with serving(data_dir, "--insecure", addresses=flags) as broker:
+        port = broker.bootstrap.rpartition(":")[2]
+        with connected(f"127.0.0.1:{port}") as client:
+            client.create_topic("reachable")
+
+
+def test_a_data_directory_that_cannot_be_written_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    done = penstock("serve", "--data-dir", str(tmp_path / "file"), *FREE)
+
+    assert_refused(done, str(tmp_path / "file"))
+
+
+def test_log_lines_are_one_event_each(own_broker: BrokerProcess) -> None:
+    with connected(own_broker.bootstrap) as client:
+        client.socket.sendall(b"\x7f\xff\xff\xff")
+        assert client.is_closed_by_broker()
+    assert own_broker.stop() == 0
+
+    lines = own_broker.stderr.splitlines()
+    assert any("connection.refused" in line for line in lines), lines
+    for line in lines:
+        assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z (INFO |WARN |ERROR) [a-z._]+( \w+=.*)?$", line), line

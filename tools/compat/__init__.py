@@ -1,0 +1,15 @@
+"""Runs another project's own suite of tests against Penstock and compares the outcome with our list.
+
+    suites.py       the projects that are recognised, and what each expects of a broker
+    lists.py        tests/compat/*.toml: which tests are known to fail, and which do not apply, and why
+    environment.py  an interpreter of its own for each suite, with the client it tests
+    broker.py       the broker under test
+    plugin.py       what pytest is given inside the suite's interpreter: it selects and records
+    containers.py   the same for aiokafka, whose suite would start a container
+    report.py       outcomes against the list, and what is printed
+    served.py       the table of APIs in docs/compatibility.md
+
+Rule 1: no suite's code enters this repository. The user gives a folder, and it is copied, not changed.
+Rule 2: a test is never left out silently: what does not apply is listed with the feature it needs.
+Rule 3: a test that starts to fail fails the run, and so does a listed failure that starts to pass.
+"""

@@ -1,0 +1,100 @@
+"""One run: a copy of the suite, a broker, pytest in the suite's interpreter, and what came of it.
+
+Rule 1: the checkout is only read. Everything that is written is below a temporary folder.
+Rule 2: a broker that died, or that logged an error of its own, spoils the run whatever the tests say.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.compat.broker import RunningBroker, running_broker
+from tools.compat.report import Outcome, read_outcomes
+from tools.compat.suites import Suite, SuiteError
+
+_ROOT = Path(__file__).parents[2]
+_TEST_S_MAX = 60
+"""A test that waits for what never comes is ended after this."""
+_PLUGIN = "tools.compat.plugin"
+_COMPLAINTS_MAX = 20
+
+
+class Choice(NamedTuple):
+    """Which of the suite's tests are run."""
+
+    list_path: Path
+    only: str = ""
+    """As pytest's -k takes it; empty for all."""
+    everything: bool = False
+    """Also what our list calls not applicable."""
+
+
+class Finished(NamedTuple):
+    outcomes: list[Outcome]
+    complaints: list[str]
+    """What the broker logged as errors."""
+
+
+def run(suite: Suite, source: Path, program: Path, choice: Choice, keep: Path | None = None) -> Finished:
+    with tempfile.TemporaryDirectory(prefix="penstock-compat-") as temporary:
+        home = Path(temporary)
+        copy = _copied(suite, source, home / "suite")
+        outcomes = home / "outcomes.jsonl"
+        outcomes.touch()
+        with running_broker(home / "broker", suite.partitions) as broker:
+            variables = _variables(suite, broker, home, choice)
+            variables["PENSTOCK_COMPAT_OUTCOMES"] = str(outcomes)
+            subprocess.run(  # noqa: S603
+                _command(suite, program, choice), cwd=copy, env=variables, check=False
+            )
+            complaints = _complaints(broker)
+        if keep is not None:
+            keep.mkdir(parents=True)
+            shutil.copy2(outcomes, keep)
+            shutil.copy2(broker.output, keep)
+        finished = Finished(read_outcomes(outcomes.read_text()), complaints)
+    if not finished.outcomes:
+        raise SuiteError(f"no test of {suite.name} was collected")
+    return finished
+
+
+def _copied(suite: Suite, source: Path, target: Path) -> Path:
+    target.mkdir()
+    for name in suite.copied:
+        copy = shutil.copytree if (source / name).is_dir() else shutil.copy2
+        copy(source / name, target / name)
+    return target
+
+
+def _variables(suite: Suite, broker: RunningBroker, home: Path, choice: Choice) -> dict[str, str]:
+    return {
+        **os.environ,
+        **suite.environment(broker, home),
+        "PYTHONPATH": str(_ROOT),
+        "PENSTOCK_COMPAT_LIST": str(choice.list_path),
+        "PENSTOCK_COMPAT_BROKER_FIXTURE": suite.broker_fixture,
+        "PENSTOCK_COMPAT_EVERYTHING": "yes" if choice.everything else "",
+        "PENSTOCK_COMPAT_KAFKA": broker.kafka,
+        "PENSTOCK_COMPAT_TLS": broker.tls,
+        "PENSTOCK_COMPAT_CERTIFICATES": str(broker.certificates),
+    }
+
+
+def _command(suite: Suite, program: Path, choice: Choice) -> list[str]:
+    command = [str(program), "-m", "pytest", "-q", "--tb=short", "--show-capture=no", "-rN", "-W", "default"]
+    command += [f"--timeout={_TEST_S_MAX}", "--timeout-method=signal", "-p", "no:cacheprovider"]
+    for plugin in (_PLUGIN, *suite.plugins):
+        command += ["-p", plugin]
+    if choice.only:
+        command += ["-k", choice.only]
+    return command + list(suite.tests)
+
+
+def _complaints(broker: RunningBroker) -> list[str]:
+    lines = broker.output.read_text(errors="replace").splitlines()
+    errors = [line for line in lines if " ERROR " in line or line.startswith("Traceback")]
+    died = [] if broker.is_running() else ["it stopped before the suite did"]
+    return died + errors[:_COMPLAINTS_MAX]

@@ -1,0 +1,98 @@
+"""The projects whose suites are recognised, and what each expects to find.
+
+A project is known by the package it builds. From its folder only the tests are copied, so that they run
+against the client that users install and not against the source beside them.
+
+Rule 1: broker settings follow what the project's own fixtures set up for Kafka.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from tools.compat.broker import RunningBroker
+
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_PYTEST = ("pytest==9.0.2", "pytest-asyncio==1.3.0", "pytest-mock==3.15.1", "pytest-timeout==2.4.0")
+
+
+class SuiteError(Exception):
+    """A folder that no suite can be run from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    name: str
+    """As the package is called; also the name of our list and of the interpreter's folder."""
+    requirements: tuple[str, ...]
+    copied: tuple[str, ...]
+    tests: tuple[str, ...]
+    """Folders or files given to pytest, below the copy."""
+    partitions: int
+    """Of topics that are created by being used."""
+    broker_fixture: str = ""
+    """Where set, only tests that use this fixture concern a broker."""
+    plugins: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default=_NOTHING)
+    """Environment variables; {kafka} stands for the broker's host:port, {home} for the working folder."""
+
+    def environment(self, broker: RunningBroker, home: Path) -> dict[str, str]:
+        values = {"kafka": broker.kafka, "home": str(home)}
+        return {name: text.format(**values) for name, text in self.variables.items()}
+
+
+CONFLUENT_KAFKA = Suite(
+    name="confluent-kafka",
+    # Its fixtures import the registry's client and a starter of clusters, whether used or not.
+    requirements=(
+        *_PYTEST,
+        "confluent-kafka==2.16.1",
+        *("trivup", "attrs", "authlib", "avro", "cachetools", "fastavro", "googleapis-common-protos"),
+        *("httpx", "jsonschema", "orjson", "protobuf", "pyrsistent", "pyyaml", "requests"),
+    ),
+    copied=("tests", "pyproject.toml"),
+    tests=("tests/integration",),
+    partitions=4,
+    variables={"BROKERS": "{kafka}"},
+)
+
+KAFKA_PYTHON = Suite(
+    name="kafka-python",
+    requirements=(
+        *_PYTEST,
+        "kafka-python==3.0.12",
+        *("crc32c", "lz4", "python-snappy", "xxhash", "zstandard"),
+    ),
+    copied=("test", "servers", "pyproject.toml"),
+    tests=("test/integration",),
+    partitions=4,
+    variables={"KAFKA_URI": "kafka://{kafka}", "KAFKA_VERSION": "4.0.0", "KAFKA_ROOT": "{home}"},
+)
+
+AIOKAFKA = Suite(
+    name="aiokafka",
+    requirements=(*_PYTEST, "aiokafka==0.14.0", "cramjam==2.11.0", "async-timeout==5.0.1", "docker==7.1.0"),
+    copied=("tests", "pyproject.toml"),
+    tests=("tests",),
+    partitions=2,
+    broker_fixture="kafka_server",
+    plugins=("tools.compat.containers",),
+)
+
+SUITES: Final = (CONFLUENT_KAFKA, KAFKA_PYTHON, AIOKAFKA)
+
+
+def recognise(folder: Path) -> Suite:
+    """The suite whose project this folder holds."""
+    try:
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["name"]
+    except (OSError, KeyError, tomllib.TOMLDecodeError) as problem:
+        raise SuiteError(f"{folder} holds no Python project: {problem!r}") from problem
+    for suite in SUITES:
+        if suite.name == project:
+            return suite
+    known = ", ".join(suite.name for suite in SUITES)
+    raise SuiteError(f"{folder} holds {project}, which is not one of {known}")
