@@ -48,16 +48,21 @@ def main() -> int:
     machine = facts()
     print(" ".join(f"{name}={value}" for name, value in machine.items()), flush=True)
     figures: list[Figure] = []
-    for name in arguments.only or QUESTIONS:
-        for figure in QUESTIONS[name](settings):
-            figures.append(figure)
-            print(f"  {figure.name}: {shown(figure.value)} {figure.unit}", file=sys.stderr, flush=True)
+    try:
+        for name in arguments.only or QUESTIONS:
+            for figure in QUESTIONS[name](settings):
+                figures.append(figure)
+                print(f"  {figure.name}: {shown(figure.value)} {figure.unit}", file=sys.stderr, flush=True)
+    finally:
+        _report(machine, figures)  # also what was found before something failed
+    return 0 if all(figure.is_met is not False for figure in figures) else 1
+
+
+def _report(machine: dict[str, object], figures: list[Figure]) -> None:
     print(table(figures))
-    judged = [figure for figure in figures if figure.target is not None]
-    if judged:
+    if judged := [figure for figure in figures if figure.target is not None]:
         print("\nTargets\n" + table(judged))
-    print(f"\nkept in {_keep(machine, figures).relative_to(RESULTS.parent.parent)}")
-    return 0 if all(figure.is_met for figure in judged) else 1
+    print(f"\nkept in {_keep(machine, figures).relative_to(RESULTS.parent.parent)}", flush=True)
 
 
 def _arguments() -> argparse.Namespace:

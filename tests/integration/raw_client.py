@@ -3,7 +3,7 @@
 import select
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -129,5 +129,5 @@ def fetch_request(
 def records_of(response: FetchResponse) -> bytes:
     """The batches of the only partition in a reply."""
     found = response.responses[0].partitions[0].records
-    assert not isinstance(found, Sequence) or isinstance(found, bytes)
+    assert found is None or isinstance(found, bytes | bytearray | memoryview)
     return bytes(found or b"")

@@ -15,6 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from tests.integration.broker_process import BrokerProcess, eventually
 from tests.integration.messages import QUIET, assert_same, spread, varied_messages
 from tests.integration.raw_client import (
+    FETCH_VERSION,
     PRODUCE_VERSION,
     RawClient,
     batch_of,
@@ -25,7 +26,9 @@ from tests.integration.raw_client import (
 )
 from tests.integration.test_clients_confluent import assign_all, produce, read
 
+from penstock.errors import ErrorCode
 from penstock.protocol.batches import split_batches
+from penstock.protocol.messages.fetch import FETCH
 from penstock.protocol.messages.metadata import METADATA, MetadataRequest, MetadataRequestTopic
 from penstock.protocol.messages.produce import PRODUCE
 from penstock.protocol.records import iterate
@@ -34,13 +37,14 @@ from penstock.testing import Broker, broker
 SECONDS_MAX = 20.0
 MIB = 1024 * 1024
 DAY_MS = 24 * 3600 * 1000
+SEGMENT_BYTES = 2 * MIB
 KILLS = 10
 BATCHES_IN_FLIGHT = 20
 
 
-def create(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> None:
+def create(bootstrap: str, topic: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    for future in admin.create_topics([NewTopic(topic, partitions, config=config)]).values():
+    for future in admin.create_topics([NewTopic(topic, partitions, config=config or {})]).values():
         future.result(SECONDS_MAX)
 
 
@@ -67,15 +71,17 @@ def values_in(client: RawClient, topic: str) -> list[bytes]:
     """Every value of partition 0, from its first record to its last."""
     found: list[bytes] = []
     while data := records_of(client.fetch(topic, len(found))):
-        for _, start, end in split_batches(data):
-            found += [record.value or b"" for record in iterate(data[start:end], limit_bytes=MIB)]
+        walk = split_batches(data)
+        for start, _ in walk:
+            batch = data[start : walk.position]
+            found += [record.value or b"" for record in iterate(batch, limit_bytes=MIB)]
     return found
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_everything_is_there_after_a_restart(own_broker: BrokerProcess, how: str) -> None:
     sent = spread(varied_messages(300), 3)
-    create(own_broker.bootstrap, "orders", 3, **{"retention.ms": "123456789"})
+    create(own_broker.bootstrap, "orders", 3, {"retention.ms": "123456789"})
     produce(own_broker.bootstrap, "orders", sent)
     asked = MetadataRequest(topics=[MetadataRequestTopic(name="orders")])
     with connected(own_broker.bootstrap) as client:
@@ -142,7 +148,7 @@ def assert_kept(acknowledged: list[bytes], there: list[bytes]) -> None:
 
 
 def test_deleted_records_give_their_disk_back(own_broker: BrokerProcess) -> None:
-    create(own_broker.bootstrap, "trimmed", **{"segment.bytes": str(MIB)})
+    create(own_broker.bootstrap, "trimmed", config={"segment.bytes": str(SEGMENT_BYTES)})
     with connected(own_broker.bootstrap) as client:
         for _ in range(10):
             assert client.produce("trimmed", batch_of(bytes(MIB // 2))).error_code == 0
@@ -175,11 +181,6 @@ def test_a_deleted_topic_stays_deleted_and_gives_its_disk_back(own_broker: Broke
     )
 
 
-@pytest.fixture
-def small_segments() -> Any:
-    return {"log.segment.bytes": MIB}
-
-
 def fill(running: Broker, topic: str, mebibytes: int) -> None:
     with connected(running.bootstrap) as client:
         client.create_topic(topic)
@@ -187,8 +188,8 @@ def fill(running: Broker, topic: str, mebibytes: int) -> None:
             assert client.produce(topic, batch_of(bytes(MIB - 1024))).error_code == 0
 
 
-def test_records_older_than_their_retention_go(small_segments: dict[str, int]) -> None:
-    with broker(**small_segments, **{"log.retention.ms": DAY_MS}) as running:
+def test_records_older_than_their_retention_go() -> None:
+    with broker(**{"log.segment.bytes": SEGMENT_BYTES, "log.retention.ms": DAY_MS}) as running:
         fill(running, "aged", 3)
 
         running.advance(ms=DAY_MS // 2)
@@ -199,27 +200,26 @@ def test_records_older_than_their_retention_go(small_segments: dict[str, int]) -
         assert data_bytes(running.data_dir) == 0
 
 
-def test_records_beyond_the_size_of_their_topic_go(small_segments: dict[str, int]) -> None:
-    with broker(**small_segments, **{"log.retention.bytes": 3 * MIB}) as running:
-        fill(running, "bounded", 8)
+def test_records_beyond_the_size_of_their_topic_go() -> None:
+    with broker(**{"log.segment.bytes": SEGMENT_BYTES, "log.retention.bytes": 4 * MIB}) as running:
+        fill(running, "bounded", 9)
 
         running.advance(ms=0)
 
         start, end = watermarks(running.bootstrap, "bounded")
-        assert end == 8
-        assert 4 <= start <= 5
-        assert data_bytes(running.data_dir) <= 4 * MIB
+        assert (start, end) == (4, 9), "whole segments of two go, and at least what was asked for stays"
+        assert 4 * MIB <= data_bytes(running.data_dir) <= 5 * MIB
 
 
-def test_a_consumer_beyond_what_was_removed_is_told_so(small_segments: dict[str, int]) -> None:
-    with broker(**small_segments, **{"log.retention.ms": DAY_MS}) as running:
+def test_a_consumer_beyond_what_was_removed_is_told_so() -> None:
+    with broker(**{"log.segment.bytes": SEGMENT_BYTES, "log.retention.ms": DAY_MS}) as running:
         fill(running, "aged", 2)
         running.advance(ms=DAY_MS * 2)
 
         with connected(running.bootstrap) as client:
             partition = client.fetch("aged", 0).responses[0].partitions[0]
 
-    assert (partition.error_code, partition.log_start_offset) == (1, 2)  # OFFSET_OUT_OF_RANGE
+    assert partition.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def data_bytes(data_dir: Path) -> int:
@@ -227,10 +227,6 @@ def data_bytes(data_dir: Path) -> int:
 
 
 def test_a_waiting_fetch_is_answered_as_soon_as_the_record_is_safe(own_broker: BrokerProcess) -> None:
-    from tests.integration.raw_client import FETCH_VERSION
-
-    from penstock.protocol.messages.fetch import FETCH
-
     with connected(own_broker.bootstrap) as writer, connected(own_broker.bootstrap) as reader:
         writer.create_topic("awaited")
         reader.send(FETCH, FETCH_VERSION, fetch_request("awaited", 0, max_wait_ms=60_000, min_bytes=1))

@@ -5,7 +5,8 @@
     environment.py  an interpreter of its own for each suite, with the client it tests
     broker.py       the broker under test
     plugin.py       what pytest is given inside the suite's interpreter: it selects and records
-    containers.py   the same for aiokafka, whose suite would start a container
+    stand_ins.py    the same for fixtures that would start a Kafka of their own
+    run.py          one run of one suite
     report.py       outcomes against the list, and what is printed
     served.py       the table of APIs in docs/compatibility.md
 

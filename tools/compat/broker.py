@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ class RunningBroker:
     """host:port of the plain listener."""
     tls: str
     certificates: Path
-    """A folder with ca.crt, and client.crt with client.key, which the TLS listener trusts."""
+    """A folder with the authority's ca.crt, and client.crt with client.key, which it signed."""
     output: Path
     process: subprocess.Popen[bytes]
 
@@ -37,18 +37,21 @@ class RunningBroker:
 
 
 @contextmanager
-def running_broker(home: Path, partitions: int) -> Iterator[RunningBroker]:
+def running_broker(home: Path, settings: Mapping[str, str]) -> Iterator[RunningBroker]:
     """Yields when it is ready. `home` is an empty folder; whatever the broker writes is below it."""
     certificates = home / "certificates"
-    settings = {
-        "listeners": f"PLAINTEXT://{LOOPBACK}:0,SSL://{LOOPBACK}:0",
-        "num.partitions": str(partitions),
+    # Advertised as well, though nothing differs: suites ask where that setting comes from.
+    listeners = f"PLAINTEXT://{LOOPBACK}:0,SSL://{LOOPBACK}:0"
+    all_settings = {
+        "listeners": listeners,
+        "advertised.listeners": listeners,
         "auto.create.topics.enable": "true",
         **_write_certificates(certificates),
+        **settings,
     }
     command = [sys.executable, "-m", "penstock", "serve", "--data-dir", str(home / "data")]
     command += ["--http", f"{LOOPBACK}:0"]
-    for key, value in settings.items():
+    for key, value in all_settings.items():
         command += ["--set", f"{key}={value}"]
     output = home / "broker.log"
     with child_process(command, output) as process:
@@ -64,7 +67,9 @@ def _write_certificates(folder: Path) -> dict[str, str]:
     """Certificates for one run, and the settings that make the broker use them."""
     folder.mkdir(parents=True)
     authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(folder / "ca.crt"))
+    # Each project has a name of its own for the same file.
+    for name in ("ca.crt", "ca-cert"):
+        authority.cert_pem.write_to_path(str(folder / name))
     broker = authority.issue_cert(LOOPBACK, "localhost")
     broker.private_key_and_cert_chain_pem.write_to_path(str(folder / "broker.pem"))
     client = authority.issue_cert("client.example.org")

@@ -84,7 +84,9 @@ class Selector:
 def pytest_configure(config: pytest.Config) -> None:
     recorder = Recorder(Path(os.environ[_OUTCOMES_PATH]))
     config.pluginmanager.register(recorder, "penstock-compat-recorder")
-    config.pluginmanager.register(Selector(recorder, Path(os.environ[_LIST_PATH])), "penstock-compat-selector")
+    config.pluginmanager.register(
+        Selector(recorder, Path(os.environ[_LIST_PATH])), "penstock-compat-selector"
+    )
 
 
 def _detail_of(report: pytest.TestReport) -> str:

@@ -79,11 +79,7 @@ def judge(outcomes: Sequence[Outcome], listed: SuiteList, *, whole: bool = True)
 
 def _stale(outcomes: Sequence[Outcome], listed: SuiteList) -> tuple[Entry, ...]:
     """An entry that is the most precise one for no test does nothing."""
-    used = {
-        entry_for(outcome.test, entries)
-        for entries in listed
-        for outcome in outcomes
-    }
+    used = {entry_for(outcome.test, entries) for entries in listed for outcome in outcomes}
     return tuple(entry for entries in listed for entry in entries if entry not in used)
 
 

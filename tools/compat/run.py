@@ -18,7 +18,7 @@ from tools.compat.suites import Suite, SuiteError
 _ROOT = Path(__file__).parents[2]
 _TEST_S_MAX = 60
 """A test that waits for what never comes is ended after this."""
-_PLUGIN = "tools.compat.plugin"
+_PLUGINS = ("tools.compat.plugin", "tools.compat.stand_ins")
 _COMPLAINTS_MAX = 20
 
 
@@ -44,7 +44,7 @@ def run(suite: Suite, source: Path, program: Path, choice: Choice, keep: Path | 
         copy = _copied(suite, source, home / "suite")
         outcomes = home / "outcomes.jsonl"
         outcomes.touch()
-        with running_broker(home / "broker", suite.partitions) as broker:
+        with running_broker(home / "broker", suite.settings) as broker:
             variables = _variables(suite, broker, home, choice)
             variables["PENSTOCK_COMPAT_OUTCOMES"] = str(outcomes)
             subprocess.run(  # noqa: S603
@@ -84,9 +84,18 @@ def _variables(suite: Suite, broker: RunningBroker, home: Path, choice: Choice) 
 
 
 def _command(suite: Suite, program: Path, choice: Choice) -> list[str]:
-    command = [str(program), "-m", "pytest", "-q", "--tb=short", "--show-capture=no", "-rN", "-W", "default"]
+    command = [
+        str(program),
+        "-m",
+        "pytest",
+        "-q",
+        "--tb=short",
+        "--show-capture=no",
+        "-rN",
+        "--disable-warnings",
+    ]
     command += [f"--timeout={_TEST_S_MAX}", "--timeout-method=signal", "-p", "no:cacheprovider"]
-    for plugin in (_PLUGIN, *suite.plugins):
+    for plugin in _PLUGINS:
         command += ["-p", plugin]
     if choice.only:
         command += ["-k", choice.only]

@@ -10,12 +10,10 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from tools.compat.broker import RunningBroker
 
-_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _PYTEST = ("pytest==9.0.2", "pytest-asyncio==1.3.0", "pytest-mock==3.15.1", "pytest-timeout==2.4.0")
 
 
@@ -31,12 +29,11 @@ class Suite:
     copied: tuple[str, ...]
     tests: tuple[str, ...]
     """Folders or files given to pytest, below the copy."""
-    partitions: int
-    """Of topics that are created by being used."""
+    settings: Mapping[str, str]
+    """Of the broker."""
     broker_fixture: str = ""
     """Where set, only tests that use this fixture concern a broker."""
-    plugins: tuple[str, ...] = ()
-    variables: Mapping[str, str] = field(default=_NOTHING)
+    variables: Mapping[str, str] = field(default_factory=dict)
     """Environment variables; {kafka} stands for the broker's host:port, {home} for the working folder."""
 
     def environment(self, broker: RunningBroker, home: Path) -> dict[str, str]:
@@ -55,7 +52,8 @@ CONFLUENT_KAFKA = Suite(
     ),
     copied=("tests", "pyproject.toml"),
     tests=("tests/integration",),
-    partitions=4,
+    # Kafka from 4.1 on keeps the latter for the whole cluster, and the tests find it on each topic.
+    settings={"num.partitions": "4", "min.insync.replicas": "1"},
     variables={"BROKERS": "{kafka}"},
 )
 
@@ -68,8 +66,9 @@ KAFKA_PYTHON = Suite(
     ),
     copied=("test", "servers", "pyproject.toml"),
     tests=("test/integration",),
-    partitions=4,
-    variables={"KAFKA_URI": "kafka://{kafka}", "KAFKA_VERSION": "4.0.0", "KAFKA_ROOT": "{home}"},
+    # Its tests place replicas on broker 0.
+    settings={"num.partitions": "4", "node.id": "0"},
+    variables={"KAFKA_URI": "kafka://{kafka}", "KAFKA_VERSION": "4.2.0", "KAFKA_ROOT": "{home}"},
 )
 
 AIOKAFKA = Suite(
@@ -77,9 +76,8 @@ AIOKAFKA = Suite(
     requirements=(*_PYTEST, "aiokafka==0.14.0", "cramjam==2.11.0", "async-timeout==5.0.1", "docker==7.1.0"),
     copied=("tests", "pyproject.toml"),
     tests=("tests",),
-    partitions=2,
+    settings={"num.partitions": "2"},
     broker_fixture="kafka_server",
-    plugins=("tools.compat.containers",),
 )
 
 SUITES: Final = (CONFLUENT_KAFKA, KAFKA_PYTHON, AIOKAFKA)

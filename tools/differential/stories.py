@@ -28,6 +28,7 @@ from tools.differential.run import Case, case_name, judged
 
 Story = Callable[[str], Plain]
 
+_WARNINGS = 4
 _WAIT_S = 20.0
 _RECORDS = 200
 _BASE_MS = 1_700_000_000_000
@@ -58,7 +59,7 @@ def _code(problem: KafkaException) -> str:
 
 
 def _admin(address: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": address})
+    return AdminClient({"bootstrap.servers": address, "log_level": _WARNINGS})
 
 
 def _outcome(future: Future[Any]) -> Plain:

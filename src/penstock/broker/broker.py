@@ -6,9 +6,11 @@ on disk is checked and durable; everything that was acknowledged is durable befo
 
 import asyncio
 import os
+import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.connection import Shared
@@ -101,9 +103,12 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
             bytearray(RECEIVE_BUFFER_BYTES),
             network.request_bytes_max,
             network.request_bytes_in_flight_max,
+            _report_failure(world.log),
         )
         server = Server(shared, network, world.authorizer, world.log)
         broker = RunningBroker(cluster, storage, server)
+        stack.callback(loop.set_exception_handler, loop.get_exception_handler())
+        loop.set_exception_handler(_notice_bug(broker, world.log))
         parts = Parts(
             cluster=cluster,
             storage=storage,
@@ -117,11 +122,13 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
         )
         add_routes(router, parts)
         stack.push_async_callback(tasks.stop)
+        writer = Tasks(_stop_on_failure(broker, world.log))
+        stack.push_async_callback(writer.stop)
 
         tls = {name: TlsListener(name, setting) for name, setting in config.tls.items()}
         stack.push_async_callback(_stop_serving, server, storage, world.log)
         broker.listeners = await _listen(config, server, tls)
-        await _register(cluster, config, broker.listeners, tasks)
+        await _register(cluster, config, broker.listeners, writer)
         background = Tasks(_stop_on_failure(broker, world.log))
         stack.push_async_callback(background.stop)
         background.start(storage.run(), "storage")
@@ -223,14 +230,40 @@ async def _reload_certificates(tls: dict[str, TlsListener], log: Log) -> None:
 
 def _report_failure(log: Log) -> Callable[[str, BaseException], None]:
     """A request that failed is one client's trouble; it is said once, loudly."""
-    return lambda name, failure: log.error("task.failed", task=name, reason=repr(failure))
+
+    def report(name: str, failure: BaseException) -> None:
+        log.error("task.failed", task=name, reason=repr(failure), traceback=_traceback(failure))
+
+    return report
 
 
 def _stop_on_failure(broker: RunningBroker, log: Log) -> Callable[[str, BaseException], None]:
     """Without one of these tasks the broker would only seem to work."""
 
     def failed(name: str, failure: BaseException) -> None:
-        log.error("task.failed", task=name, reason=repr(failure))
+        log.error("task.failed", task=name, reason=repr(failure), traceback=_traceback(failure))
         broker.failure = f"the task {name!r} ended: {failure!r}"
 
     return failed
+
+
+def _notice_bug(
+    broker: RunningBroker, log: Log
+) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """A callback that raised may have left something half done: the broker is no longer ready."""
+
+    def notice(_: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
+        failure = details.get("exception")
+        message = str(details.get("message"))
+        if isinstance(failure, OSError):  # a peer's connection, not our state
+            log.warning("connection.broken", reason=f"{message}: {failure}")
+            return
+        where = _traceback(failure) if failure is not None else ""
+        log.error("callback.failed", reason=message, traceback=where)
+        broker.failure = f"an internal error: {message} {failure!r}"
+
+    return notice
+
+
+def _traceback(failure: BaseException) -> str:
+    return "".join(traceback.format_exception(failure))

@@ -4,13 +4,13 @@ Reading stops while this connection may not go on, for any of these reasons, and
 come are held until all of them have passed:
 
     EXCLUSIVE   a handler that must finish before the next request is looked at
-    IN_FLIGHT   too many requests wait for an answer
+    IN_FLIGHT   too many requests wait for an answer, or too many answers for an earlier one
     WRITING     the client does not take its replies
     MEMORY      too much memory is held for unfinished requests
     THROTTLED   the client is over its quota
 
 Rule 1: nothing that a client sends raises past this file. What cannot be answered closes the
-        connection, with one line that says why.
+        connection, with one line that says why; a mistake of ours is reported with its traceback.
 """
 
 import asyncio
@@ -60,8 +60,11 @@ class Shared:
         receive_buffer: bytearray,
         request_bytes_max: int,
         in_flight_bytes_max: int,
+        on_bug: Callable[[str, BaseException], None],
     ) -> None:
         self.router = router
+        self.on_bug = on_bug
+        """Told of what should never happen, with what was being done."""
         self.tasks = tasks
         self.receive_view = memoryview(receive_buffer)
         self.request_bytes_max = request_bytes_max
@@ -89,6 +92,8 @@ class Connection(asyncio.BufferedProtocol):
         self._taken_small = 0
         self._taken_large = 0
         self._queued_bytes = 0
+        self._unsent_bytes = 0
+        """What the transport has, and finished replies that wait for earlier ones."""
         self._frame_since: float | None = None
         self._queued_since: float | None = None
         self._complaint: str | None = None
@@ -113,14 +118,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
-        self._shared.small_frames.forget(self._retry_memory)
-        self._shared.large_frames.forget(self._retry_memory)
+        self._shared.small_frames.forget(self._small_granted)
+        self._shared.large_frames.forget(self._large_granted)
         self._replies.abandon()
         self._receiver.take_held()
         self._receiver.release_own()
         self._settle_memory()
-        self._shared.reply_bytes_queued -= self._queued_bytes
-        self._queued_bytes = 0
+        self._shared.reply_bytes_queued -= self._unsent_bytes
+        self._queued_bytes = self._unsent_bytes = 0
         self._closed(self, self._complaint)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -140,6 +145,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._take(self._shared.receive_view[:nbytes])
         except ProtocolError as problem:
             self.refuse(str(problem))
+        except Exception as bug:
+            self._shared.on_bug(f"a request from {self.context.peer}", bug)
+            self.refuse("a request failed for a reason of ours")
 
     def eof_received(self) -> bool:
         return False
@@ -172,15 +180,15 @@ class Connection(asyncio.BufferedProtocol):
         if need == 0:
             self._frame_since = None
             return
+        if self._frame_since is None:
+            self._frame_since = self._loop.time()
         if not self._shared.small_frames.take(need):
             self._hold(rest)
-            self._shared.small_frames.wait(self._retry_memory)
+            self._shared.small_frames.wait(need - len(rest), self._small_granted)
             self._stop(Stop.MEMORY)
             return
         self._taken_small += need
         self._receiver.keep(rest)
-        if self._frame_since is None:
-            self._frame_since = self._loop.time()
 
     def _hold(self, rest: memoryview) -> None:
         """Bytes that came although nobody may look at them now."""
@@ -204,13 +212,22 @@ class Connection(asyncio.BufferedProtocol):
     def _grow(self) -> None:
         need = self._receiver.grow_bytes
         if not self._shared.large_frames.take(need):
-            self._shared.large_frames.wait(self._retry_memory)
+            self._shared.large_frames.wait(need, self._large_granted)
             self._stop(Stop.MEMORY)
             return
         self._taken_large += need
         self._receiver.grow()
 
-    def _retry_memory(self) -> None:
+    def _small_granted(self) -> None:
+        held = self._receiver.take_held()
+        assert held is not None, "what waits for memory is held"
+        self._taken_small += self._receiver.keep_bytes(held) - len(held)
+        self._receiver.keep(held)
+        self._go_on(Stop.MEMORY)
+
+    def _large_granted(self) -> None:
+        self._taken_large += self._receiver.grow_bytes
+        self._receiver.grow()
         self._go_on(Stop.MEMORY)
 
     def _settle_memory(self) -> None:
@@ -239,13 +256,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._stops or self._is_closed:
             return
         try:
-            if self._receiver.is_unfinished and self._receiver.grow_bytes:
-                self._grow()
-            elif (held := self._receiver.take_held()) is not None:
+            if (held := self._receiver.take_held()) is not None:
                 self._settle_memory()
                 self._take(held)
         except ProtocolError as problem:
             self.refuse(str(problem))
+        except Exception as bug:
+            self._shared.on_bug(f"a request from {self.context.peer}", bug)
+            self.refuse("a request failed for a reason of ours")
         if not self._stops and not self._is_closed:
             self._transport.resume_reading()
 
@@ -286,24 +304,31 @@ class Connection(asyncio.BufferedProtocol):
     def _finish(self, pending: PendingReply, route: Route, header: RequestHeader, reply: Struct) -> None:
         if self._is_closed:
             return
-        ready = self._replies.finish(pending, encode_reply(route, header, reply))
-        if ready:
-            self._write(ready)
-        if Stop.IN_FLIGHT in self._stops and len(self._replies) < CONNECTION_REQUESTS_IN_FLIGHT_MAX // 2:
+        self._write_ready(self._replies.finish(pending, encode_reply(route, header, reply)))
+        if (
+            Stop.IN_FLIGHT in self._stops
+            and len(self._replies) < CONNECTION_REQUESTS_IN_FLIGHT_MAX // 2
+            and self._replies.held_bytes < REPLY_BYTES_PAUSE_AT
+        ):
             self._go_on(Stop.IN_FLIGHT)
 
     def _send_in_order(self, buffers: list[Buffer]) -> None:
         if not len(self._replies):
             self._write(buffers)
             return
-        ready = self._replies.finish(self._replies.expect(), buffers)
-        if ready:
-            self._write(ready)
+        self._write_ready(self._replies.finish(self._replies.expect(), buffers))
         self._stop_at_limit()
 
     def _stop_at_limit(self) -> None:
-        if len(self._replies) >= CONNECTION_REQUESTS_IN_FLIGHT_MAX:
+        replies = self._replies
+        if len(replies) >= CONNECTION_REQUESTS_IN_FLIGHT_MAX or replies.held_bytes >= REPLY_BYTES_PAUSE_AT:
             self._stop(Stop.IN_FLIGHT)
+
+    def _write_ready(self, buffers: list[Buffer]) -> None:
+        if buffers:
+            self._write(buffers)
+        else:
+            self._note_queue()
 
     def _write(self, buffers: list[Buffer]) -> None:
         if len(buffers) == 1:
@@ -315,9 +340,12 @@ class Connection(asyncio.BufferedProtocol):
     def _note_queue(self) -> None:
         """Keep the count of unsent bytes of all connections, and when ours last became fewer."""
         queued = self._transport.get_write_buffer_size()
+        unsent = queued + self._replies.held_bytes
+        if unsent != self._unsent_bytes:
+            self._shared.reply_bytes_queued += unsent - self._unsent_bytes
+            self._unsent_bytes = unsent
         if queued == self._queued_bytes:
             return
-        self._shared.reply_bytes_queued += queued - self._queued_bytes
         if not queued:
             self._queued_since = None
         elif queued < self._queued_bytes or self._queued_since is None:

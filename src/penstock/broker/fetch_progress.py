@@ -1,18 +1,23 @@
 """One fetch from its arrival until there is enough to answer.
 
-It looks at once; if there is too little it watches its partitions, and looks again whenever one of
-them has more, until there is enough or its time is up.
+It looks at once; if there is too little it watches its partitions, and looks again when they have
+been given as much as was missing, or one of them failed, or its time is up.
+
+Rule 1: bytes are not read to be counted. A fetch that waits for more than there is would otherwise
+        make every small append cost a read of everything before it.
+Rule 2: what waits holds the partitions it watches and nothing else of the request, and all that wait
+        hold a bounded number. Beyond that a fetch is answered at once, as if its time were up.
 """
 
 import asyncio
 from itertools import groupby
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.broker.context import RequestContext
 from penstock.broker.fetch_reads import FetchReads, Gathered, Limits
 from penstock.broker.fetch_sessions import Fetching, Wanted
 from penstock.broker.router import Later
-from penstock.limits import FETCH_WAIT_MS_MAX
+from penstock.limits import FETCH_SESSION_PARTITIONS_MAX, FETCH_WAIT_MS_MAX
 from penstock.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -22,13 +27,37 @@ from penstock.protocol.messages.fetch import (
 from penstock.replication.partition import Partition
 
 
+class Asked(NamedTuple):
+    """What a request says beside its partitions."""
+
+    wait_ms: int
+    bytes_min: int
+    bytes_max: int
+    isolation_level: int
+    replica_id: int
+
+    @classmethod
+    def by(cls, request: FetchRequest) -> "Asked":
+        replica_id = request.replica_id if request.replica_id >= 0 else request.replica_state.replica_id
+        return cls(
+            wait_ms=min(request.max_wait_ms, FETCH_WAIT_MS_MAX),
+            bytes_min=request.min_bytes,
+            bytes_max=request.max_bytes,
+            isolation_level=request.isolation_level,
+            replica_id=replica_id,
+        )
+
+
 class Fetcher(Protocol):
     """What a fetch in progress needs of those who read."""
 
     @property
     def has_room(self) -> bool: ...
 
-    def limits(self, request: FetchRequest) -> Limits: ...
+    watched: int
+    """Partitions that fetches wait for, each counted for every one."""
+
+    def limits(self, asked: Asked) -> Limits: ...
 
     def gather(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered: ...
 
@@ -41,60 +70,69 @@ class FetchInProgress:
     """One request, from its arrival until there is enough to answer."""
 
     __slots__ = (
+        "_asked",
         "_context",
         "_fetch",
         "_fetching",
         "_later",
-        "_min_bytes",
-        "_request",
+        "_look_at_bytes",
         "_scheduled",
         "_timer",
         "_watched",
     )
 
-    def __init__(
-        self, fetch: Fetcher, request: FetchRequest, fetching: Fetching, context: RequestContext
-    ) -> None:
+    def __init__(self, fetch: Fetcher, asked: Asked, fetching: Fetching, context: RequestContext) -> None:
         self._fetch = fetch
-        self._request = request
+        self._asked = asked
         self._fetching = fetching
         self._context = context
         self._later: Later | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._watched: list[Partition] = []
+        self._look_at_bytes = 0
+        """Not before the watched partitions have shown this much altogether."""
         self._scheduled = False
-        self._min_bytes = request.min_bytes
 
     def begin(self) -> FetchResponse | Later:
-        may_wait = self._request.max_wait_ms > 0 and bool(self._fetching.wanted)
+        may_wait = self._may_wait
         if may_wait and not self._fetch.has_room:
-            return self._wait()
+            return self._wait(0)
         gathered = self._gather()
         if gathered.is_cold:
             self._later = Later()
             self._fetch.gather_cold(self)
             return self._later
         if may_wait and not self._is_enough(gathered):
-            return self._wait()
+            return self._wait(gathered.size)
         return self._response(gathered)
 
+    @property
+    def _may_wait(self) -> bool:
+        wanted = len(self._fetching.wanted)
+        has_room = self._fetch.watched + wanted <= FETCH_SESSION_PARTITIONS_MAX
+        return self._asked.wait_ms > 0 and wanted > 0 and has_room
+
     def _gather(self) -> Gathered:
-        limits = self._fetch.limits(self._request)
+        limits = self._fetch.limits(self._asked)
         return self._fetch.gather(self._fetching.wanted, limits, self._context)
 
     def _is_enough(self, gathered: Gathered) -> bool:
-        return gathered.size >= self._min_bytes or gathered.has_error or _has_parted(gathered)
+        return gathered.size >= self._asked.bytes_min or gathered.has_error or _has_parted(gathered)
 
     # Waiting
 
-    def _wait(self) -> Later:
+    def _wait(self, have_bytes: int) -> Later:
         self._later = Later(abandon=self._stop_watching)
         self._watched = self._fetch.partitions_of(self._fetching.wanted)
+        self._fetch.watched += len(self._watched)
         for partition in self._watched:
             partition.fetch_waits[self._wake] = None
-        wait_ms = min(self._request.max_wait_ms, FETCH_WAIT_MS_MAX)
-        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._time_is_up)
+        self._look_at_bytes = self._shown_bytes() + self._asked.bytes_min - have_bytes
+        self._timer = asyncio.get_running_loop().call_later(self._asked.wait_ms / 1000, self._time_is_up)
         return self._later
+
+    def _shown_bytes(self) -> int:
+        return sum(partition.shown_bytes for partition in self._watched)
 
     def _wake(self, partition: Partition) -> None:
         """Look again at the end of this turn: other partitions may be about to advance too."""
@@ -106,9 +144,14 @@ class FetchInProgress:
         self._scheduled = False
         if self._timer is None or not self._fetch.has_room:
             return
+        shown = self._shown_bytes()
+        if shown < self._look_at_bytes and all(partition.offline is None for partition in self._watched):
+            return
         gathered = self._gather()
         if gathered.is_cold or self._is_enough(gathered):
             self._complete(gathered)
+        else:
+            self._look_at_bytes = shown + self._asked.bytes_min - gathered.size
 
     def _time_is_up(self) -> None:
         self._complete(self._gather())
@@ -124,13 +167,14 @@ class FetchInProgress:
     def _stop_watching(self) -> None:
         for partition in self._watched:
             partition.fetch_waits.pop(self._wake, None)
+        self._fetch.watched -= len(self._watched)
         self._watched = []
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def read_cold(self, reads: FetchReads) -> None:
-        limits = self._fetch.limits(self._request)
+        limits = self._fetch.limits(self._asked)
         gathered = await reads.gather_cold(self._fetching.wanted, limits, self._context)
         assert self._later is not None
         self._later.finish(self._response(gathered))

@@ -9,6 +9,7 @@ thread and comes back when everything is there.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from penstock.broker.context import RequestContext
@@ -16,14 +17,26 @@ from penstock.broker.fetch_sessions import PartitionKey, Wanted
 from penstock.broker.memory import MemoryBudget
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed
 from penstock.host.worker import WorkerPool
-from penstock.limits import FETCH_BYTES_TOTAL_MAX
+from penstock.limits import BATCH_BYTES_MAX, FETCH_BYTES_TOTAL_MAX
 from penstock.log.reading import ColdRead, Found
-from penstock.protocol.messages.fetch import EpochEndOffset, FetchPartition, PartitionData
+from penstock.protocol.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchPartition,
+    PartitionData,
+)
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
 from penstock.types import LeaderEpoch, Offset
 
 READ_COMMITTED = 1
+NOT_FOUND = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
 
 
 class Limits(NamedTuple):
@@ -77,10 +90,16 @@ class FetchReads:
 
     async def gather_cold(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
         """Read everything, waiting for the device where it must, and for memory before that."""
-        while not self._cold_budget.take(limits.bytes_max):
+        # However little was asked for, a first batch is read whole.
+        need = max(limits.bytes_max, BATCH_BYTES_MAX)
+        if not self._cold_budget.take(need):
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._cold_budget.wait(lambda turn=turn: turn.done() or turn.set_result(None))  # type: ignore[misc]
-            await turn
+            granted = partial(turn.set_result, None)
+            self._cold_budget.wait(need, granted)
+            try:
+                await turn
+            finally:
+                self._cold_budget.forget(granted)
         try:
             gathered = Gathered(limits)
             for entry in wanted:
@@ -90,7 +109,7 @@ class FetchReads:
                 gathered.results.append((entry, data))
             return gathered
         finally:
-            self._cold_budget.give(limits.bytes_max)
+            self._cold_budget.give(need)
 
     def _read(self, entry: Wanted, gathered: Gathered, context: RequestContext) -> PartitionData | ColdRead:
         try:
@@ -108,7 +127,8 @@ class FetchReads:
         if context.denied and (partition.name.topic if partition else key.topic) in context.denied:
             raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if partition is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if key.topic else ErrorCode.UNKNOWN_TOPIC_ID)
+            known = key.topic or self._partitions.knows(key.topic_id)
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known else ErrorCode.UNKNOWN_TOPIC_ID)
         return partition
 
     def _found_in(
@@ -177,4 +197,6 @@ def _answer(partition: Partition, found: Found, gathered: Gathered) -> Partition
 
 
 def _refused(index: int, code: ErrorCode) -> PartitionData:
-    return PartitionData(index, code, -1, -1, -1, aborted_transactions=[], records=b"")
+    """As in Kafka: a partition that was found has no list of transactions, one that was not an empty one."""
+    aborted: list[AbortedTransaction] | None = [] if code in NOT_FOUND else None
+    return PartitionData(index, code, -1, -1, -1, aborted_transactions=aborted, records=b"")

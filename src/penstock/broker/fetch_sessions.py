@@ -6,7 +6,8 @@ a request then carries only what changed, and so does the reply.
 Rule 1: a session belongs to its id and epoch, not to a connection. Every request must carry the
         epoch after the last one that was answered; anything else is refused and changes nothing.
 Rule 2: memory is bounded: a number of sessions, and of partitions over all of them. When there is
-        no room the client is told so (session 0) and sends full requests, which always work.
+        no room the client is told so (session 0) and sends full requests, which always work. A
+        session that outgrows the room is forgotten, and names that no topic can have are not kept.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,12 @@ from typing import Final, NamedTuple
 from penstock.errors import ErrorCode
 from penstock.host.clock import Clock
 from penstock.host.randomness import Randomness
-from penstock.limits import FETCH_SESSION_EVICTION_MS, FETCH_SESSION_PARTITIONS_MAX, INT_MAX
+from penstock.limits import (
+    FETCH_SESSION_EVICTION_MS,
+    FETCH_SESSION_PARTITIONS_MAX,
+    INT_MAX,
+    TOPIC_NAME_CHARACTERS_MAX,
+)
 from penstock.protocol.messages.fetch import FetchPartition, FetchRequest
 from penstock.types import NO_TOPIC_ID, TopicId
 
@@ -101,12 +107,16 @@ class FetchSessions:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         if session.uses_topic_ids != (version >= TOPIC_IDS_SINCE):
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-        self._update(session, request, version)
+        named = list(_named(request, version))
+        if not self._has_room(named, session):
+            self._drop(session_id)
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        self._update(session, request, named)
         return Fetching(list(session.wanted.values()), session, is_incremental=True)
 
     def _create(self, wanted: list[Wanted], version: int) -> Session | None:
         now = self._clock.monotonic()
-        if not self._make_room(len(wanted), now):
+        if not self._has_room(wanted) or not self._make_slot(now):
             return None
         session_id = self._new_id()
         session = Session(session_id, wanted, now, uses_topic_ids=version >= TOPIC_IDS_SINCE)
@@ -114,9 +124,9 @@ class FetchSessions:
         self._partitions += len(session.wanted)
         return session
 
-    def _update(self, session: Session, request: FetchRequest, version: int) -> None:
+    def _update(self, session: Session, request: FetchRequest, named: list[Wanted]) -> None:
         before = len(session.wanted)
-        for entry in _named(request, version):
+        for entry in named:
             known = session.wanted.get(entry.key)
             if known is None:
                 session.wanted[entry.key] = entry
@@ -130,9 +140,14 @@ class FetchSessions:
         session.used_at = self._clock.monotonic()
         self._sessions[session.id] = self._sessions.pop(session.id)
 
-    def _make_room(self, partitions: int, now: float) -> bool:
-        if self._partitions + partitions > FETCH_SESSION_PARTITIONS_MAX:
-            return False
+    def _has_room(self, named: list[Wanted], session: Session | None = None) -> bool:
+        known = session.wanted if session is not None else ()
+        added = sum(entry.key not in known for entry in named)
+        return self._partitions + added <= FETCH_SESSION_PARTITIONS_MAX and all(
+            _may_exist(entry.key.topic) for entry in named
+        )
+
+    def _make_slot(self, now: float) -> bool:
         if len(self._sessions) < self._slots:
             return True
         oldest = next(iter(self._sessions.values()), None)
@@ -150,6 +165,10 @@ class FetchSessions:
             session_id = int.from_bytes(self._randomness.bytes(4), "big") & INT_MAX
             if session_id != NO_SESSION and session_id not in self._sessions:
                 return session_id
+
+
+def _may_exist(topic: str) -> bool:
+    return len(topic) <= TOPIC_NAME_CHARACTERS_MAX and topic.isascii()
 
 
 def _named(request: FetchRequest, version: int) -> Iterable[Wanted]:

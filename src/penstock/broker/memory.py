@@ -3,9 +3,11 @@
 A request of ordinary size takes what it needs when it turns out to be unfinished, and can then
 always be completed. One beyond that takes the rest from a second budget of its own kind, so that
 large requests wait for each other and never for, or in front of, small ones.
+
+Rule 1: whoever waits is called once what it needs has been taken for it, and not before: to wake
+        those who would only have to wait again would turn a shortage of memory into one of time.
 """
 
-from collections import deque
 from collections.abc import Callable
 
 
@@ -15,7 +17,8 @@ class MemoryBudget:
     def __init__(self, total_bytes: int) -> None:
         self._total = total_bytes
         self._free = total_bytes
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: dict[Callable[[], None], int] = {}
+        """In the order of asking; each with what it needs."""
 
     @property
     def is_short(self) -> bool:
@@ -35,13 +38,16 @@ class MemoryBudget:
     def give(self, count: int) -> None:
         self._free += count
         assert self._free <= self._total, "more was given back than taken"
-        if self._waiting and self._free > 0:
-            self._waiting.popleft()()
+        while self._waiting:
+            granted, need = next(iter(self._waiting.items()))
+            if not self.take(need):
+                return
+            del self._waiting[granted]
+            granted()
 
-    def wait(self, retry: Callable[[], None]) -> None:
-        """Call `retry` when some memory has been given back."""
-        self._waiting.append(retry)
+    def wait(self, count: int, granted: Callable[[], None]) -> None:
+        """Call `granted` when `count` bytes have been taken for it. It must not give within the call."""
+        self._waiting[granted] = count
 
-    def forget(self, retry: Callable[[], None]) -> None:
-        if retry in self._waiting:
-            self._waiting.remove(retry)
+    def forget(self, granted: Callable[[], None]) -> None:
+        self._waiting.pop(granted, None)

@@ -1,7 +1,5 @@
 """Keeps logs within their limits: the shell around log/retention.py, and DeleteRecords' durability."""
 
-from contextlib import suppress
-
 from penstock.config.topic import CleanupPolicy
 from penstock.errors import StorageFailed, StorageFull
 from penstock.host.clock import Clock
@@ -55,13 +53,7 @@ class Retention:
         await self.enforce(partition)
 
     async def _remove(self, partition: Partition, files: list[str]) -> None:
-        start = partition.log.start_file()
-
         def remove() -> None:
-            # The start first: a crash in between must not make the missing segments look like damage.
-            # On a full disk it has to wait; removing is what makes room.
-            with suppress(StorageFull):
-                self._disk.store([start])
             for path in files:
                 self._disk.remove(path)
 
@@ -79,5 +71,7 @@ class Retention:
                 config.retention_bytes_of_partition(partition.partition_count) if deletes else UNLIMITED
             ),
             start_offset=Offset(partition.log.log_start_offset),
-            high_watermark=partition.high_watermark,
+            # Not past the recovery point either: after a crash the producers of what lies above it are
+            # known only from its batches.
+            high_watermark=min(partition.high_watermark, partition.log.recovery_point),
         )

@@ -6,7 +6,7 @@ sentence, which names the setting or the limit that was broken.
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import admin as untyped
@@ -17,8 +17,6 @@ from penstock.cli.times import Kind, Place
 
 # Its names are declared in modules of which it does not say that it passes them on.
 kafka: Any = untyped
-
-_BEFORE_THE_END: Final = -1
 
 
 class Setting(NamedTuple):
@@ -89,12 +87,9 @@ class Admin:
         futures = self._client.delete_topics(list(names), request_timeout=self._timeout_s)
         self._all(futures, "not every topic was deleted")
 
-    def delete_records(self, topic: str, before: Mapping[int, int | None]) -> dict[int, int]:
-        """Where each partition starts afterwards. Before None: everything."""
-        wanted = [
-            TopicPartition(topic, number, _BEFORE_THE_END if offset is None else offset)
-            for number, offset in before.items()
-        ]
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
+        """Where each partition starts afterwards."""
+        wanted = [TopicPartition(topic, number, offset) for number, offset in before.items()]
         futures = self._client.delete_records(wanted, request_timeout=self._timeout_s)
         found = self._all(futures, f"topic {topic} was not truncated everywhere")
         return {entry.partition: result.low_watermark for entry, result in found.items()}

@@ -26,7 +26,8 @@ EXAMPLES = examples(
     ("Everything that is there", "penstock consume orders"),
     ("Watch for what comes from now on", "penstock consume orders --from latest"),
     ("The last quarter of an hour, and on", "penstock consume orders --from 15m --follow"),
-    ("Ten records of one partition from an offset", "penstock consume orders --partition 0 --from 1250 --max 10"),
+    ("Ten records of one partition from an offset",
+     "penstock consume orders --partition 0 --from 1250 --max 10"),
     ("Keys and offsets", "penstock consume orders --format '%p/%o %k: %v'"),
     ("For jq", "penstock consume orders --format json | jq .value"),
 )  # fmt: skip

@@ -49,6 +49,10 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def bytes_text(count: int) -> str:
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if count >= unit:

@@ -46,7 +46,8 @@ EXAMPLES = examples(
     ("One record", "penstock produce orders --key customer-7 --value '3 apples'"),
     ("One record for each line of a file", "penstock produce orders --file orders.txt"),
     ("Keys before a colon", "printf 'a:1\\nb:2\\n' | penstock produce orders --key-separator :"),
-    ("JSON with headers", """echo '{"key":"a","value":"1","headers":{"trace":"7"}}' | penstock produce orders --json"""),
+    ("JSON with headers",
+     """echo '{"value":"1","headers":{"trace":"7"}}' | penstock produce orders --json"""),
     ("Copy a topic", "penstock consume orders --format json | penstock produce copy --json"),
 )  # fmt: skip
 
@@ -144,12 +145,12 @@ class Sender:
                 }
             )
         )
-        self.records = self.bytes = self.failures = 0
+        self.records = self.bytes = 0
         self._reasons: dict[str, int] = {}
 
     def send(self, records: Iterator["Outgoing"], shown: Callable[[int], None] | None = None) -> None:
         """Returns when all were stored. CommandFailed names what was not; the rest is stored even so."""
-        from penstock.cli.output import note
+        from penstock.cli.output import counted, note
 
         started = time.monotonic()
         try:
@@ -159,12 +160,15 @@ class Sender:
                     shown(self.records)
         finally:
             # Also when a line was refused or Ctrl-C came: what was handed over is on its way.
-            self._producer.flush(self._timeout_s * 2)
+            left = self._producer.flush(self._timeout_s * 2)
             seconds = time.monotonic() - started
-            note(f"{self.records} records, {self.bytes} bytes in {seconds:.2f} s")
-        if self.failures:
-            reasons = list(self._reasons.items())[:FAILURES_SHOWN_MAX]
-            lines = [f"{count} records were not stored: {reason}." for reason, count in reasons]
+            note(f"{counted(self.records, 'record')}, {self.bytes} bytes in {seconds:.2f} s")
+        if left:
+            self._reasons["no answer came before --timeout"] = left
+        if self._reasons:
+            lines = [
+                f"{counted(count, 'record')} not stored: {reason}." for reason, count in self._reasons.items()
+            ]
             raise CommandFailed("\n".join(lines))
 
     def _send_one(self, record: "Outgoing") -> None:
@@ -190,10 +194,10 @@ class Sender:
             self.records += 1
             self.bytes += len(message.key() or b"") + len(message.value() or b"")
             return
-        self.failures += 1
         reason = _reason(error, self._topic, message.partition(), self._timeout_s)
-        if reason in self._reasons or len(self._reasons) < FAILURES_SHOWN_MAX:
-            self._reasons[reason] = self._reasons.get(reason, 0) + 1
+        if reason not in self._reasons and len(self._reasons) >= FAILURES_SHOWN_MAX:
+            reason = "other reasons"
+        self._reasons[reason] = self._reasons.get(reason, 0) + 1
 
 
 def _reason(error: Any, topic: str, partition: int, timeout_s: float) -> str:
@@ -204,7 +208,7 @@ def _reason(error: Any, topic: str, partition: int, timeout_s: float) -> str:
         KafkaError._UNKNOWN_PARTITION: f"topic {topic} has no partition {partition}",
         KafkaError.MSG_SIZE_TOO_LARGE: f"larger than max.message.bytes of topic {topic} allows",
     }
-    return special.get(error.code(), error.str().rstrip("."))
+    return special.get(error.code()) or str(error.str()).rstrip(".")
 
 
 @contextmanager

@@ -41,6 +41,8 @@ class Forms(NamedTuple):
     value: Form = Form.TEXT
 
 
+AS_TEXT: Final = Forms()
+
 Formatter = Callable[[Incoming], bytes]
 
 RAW: Final = "raw"
@@ -65,11 +67,18 @@ def json_of(record: Incoming, forms: Forms) -> str:
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        **_field("key", record.key, forms.key),
-        **_field("value", record.value, forms.value),
-        "headers": [[name, _header_value(value)] for name, value in record.headers],
+        **content_fields(record.key, record.value, forms),
+        "headers": header_pairs(record.headers),
     }
     return json.dumps(fields, ensure_ascii=False)
+
+
+def content_fields(key: bytes | None, value: bytes | None, forms: Forms = AS_TEXT) -> dict[str, str | None]:
+    return {**_field("key", key, forms.key), **_field("value", value, forms.value)}
+
+
+def header_pairs(headers: Headers) -> list[list[Any]]:
+    return [[name, _header_value(value)] for name, value in headers]
 
 
 def _field(name: str, content: bytes | None, form: Form) -> dict[str, str | None]:

@@ -61,7 +61,7 @@ def create(
 ) -> None:
     from penstock.cli.admin import Admin
     from penstock.cli.cluster import find_topic
-    from penstock.cli.output import json_line
+    from penstock.cli.output import counted, json_line
 
     settings = settings_of(set_ or (), "--set")
     with broker.client():  # says what is wrong if there is no broker
@@ -74,7 +74,9 @@ def create(
     if as_json:
         json_line(_summary(topic) | {"created": created})
     elif created:
-        counts = f"{len(topic.partitions)} partitions, replication factor {topic.replication_factor}"
+        counts = (
+            f"{counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}"
+        )
         typer.echo(f"created topic {name} ({counts})")
     else:
         typer.echo(f"topic {name} exists already")
@@ -164,7 +166,7 @@ def _description(topic: "TopicState", settings: dict[str, "Setting"]) -> dict[st
 
 
 def _description_text(topic: "TopicState", settings: dict[str, "Setting"]) -> str:
-    from penstock.cli.output import table_lines
+    from penstock.cli.output import counted, table_lines
 
     rows = [
         (number, leader, epoch, ",".join(map(str, replicas)), ",".join(map(str, in_sync)))
@@ -175,7 +177,7 @@ def _description_text(topic: "TopicState", settings: dict[str, "Setting"]) -> st
         for key, setting in settings.items()
     ]
     lines = [
-        f"{topic.name}  id {topic.id or '-'}  {len(topic.partitions)} partitions  "
+        f"{topic.name}  id {topic.id or '-'}  {counted(len(topic.partitions), 'partition')}  "
         f"replication factor {topic.replication_factor}{'  internal' if topic.is_internal else ''}",
         "settings:" if settings else "settings: none of its own",
         *setting_lines,
@@ -333,7 +335,7 @@ def truncate(
 ) -> None:
     from penstock.cli.admin import Admin
     from penstock.cli.cluster import find_topic
-    from penstock.cli.output import confirm, table
+    from penstock.cli.output import confirm, counted, table
 
     if before != "latest" and not (before.isascii() and before.isdigit()):
         raise typer.BadParameter(f"{before!r} is neither an offset nor latest", param_hint="--before")
@@ -341,10 +343,14 @@ def truncate(
     chosen = topic.numbers if partition is None else [partition]
     if partition is not None and partition not in topic.numbers:
         raise CommandFailed(f"topic {name} has no partition {partition}: it has 0 to {topic.numbers[-1]}.")
+    admin = Admin(broker)
+    spans = admin.span(name, chosen)
+    keep_from = {number: end if before == "latest" else int(before) for number, (_, end) in spans.items()}
+    for number, (_, end) in spans.items():
+        if keep_from[number] > end:
+            raise CommandFailed(f"partition {number} of topic {name} ends at offset {end}, before {before}.")
+    count = sum(max(keep_from[number] - start, 0) for number, (start, _) in spans.items())
     where = f"topic {name}" if partition is None else f"partition {partition} of topic {name}"
-    which = "every record" if before == "latest" else f"every record before offset {before}"
-    confirm(f"Delete {which} of {where}?", yes=yes)
-    starts = Admin(broker).delete_records(
-        name, {number: None if before == "latest" else int(before) for number in chosen}
-    )
+    confirm(f"Delete the {counted(count, 'oldest record')} of {where}?", yes=yes)
+    starts = admin.delete_records(name, keep_from)
     table(("PARTITION", "START"), sorted(starts.items()))

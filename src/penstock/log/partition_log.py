@@ -59,6 +59,7 @@ class Flush(NamedTuple):
     files: Sequence[File]
     folders: Sequence[str]
     end_offset: Offset
+    appended_bytes: int
 
 
 class IndexWrite(NamedTuple):
@@ -91,6 +92,9 @@ class PartitionLog:
         self.flushed_end_offset = Offset(0)
         self.recovery_point = Offset(0)
         self.bytes_since_checkpoint = 0
+        self.appended_bytes = 0
+        """By this process; and of them, those that are flushed."""
+        self.flushed_bytes = 0
         self.snapshots: list[Offset] = []
         """Ascending offsets of the producer snapshots on disk; the last is the recovery point."""
         self.birth: Stored | None = None
@@ -145,6 +149,7 @@ class PartitionLog:
             self.mark_dirty(segment, is_new=position == 0)
         self.log_end_offset = Offset(base_offset + header.last_offset_delta + 1)
         self.bytes_since_checkpoint += len(batch)
+        self.appended_bytes += len(batch)
         self._remember_start(base_offset, segment, position)
         if header.producer_id >= 0:
             self.producers.replay(header, base_offset)
@@ -328,13 +333,14 @@ class PartitionLog:
         folders = sorted(self._dirty_folders)
         self._dirty.clear()
         self._dirty_folders.clear()
-        return Flush(files, folders, self.log_end_offset)
+        return Flush(files, folders, self.log_end_offset, self.appended_bytes)
 
     def end_flush(self, flush: Flush) -> None:
         """The sync succeeded."""
         for file in flush.files:
             file.release()
         self.flushed_end_offset = max(self.flushed_end_offset, min(flush.end_offset, self.log_end_offset))
+        self.flushed_bytes = max(self.flushed_bytes, flush.appended_bytes)
 
     def begin_checkpoint(self) -> Checkpoint:
         """Bring indexes and producer snapshot on disk to where the log ends now."""

@@ -245,6 +245,7 @@ def _settle_start(log: PartitionLog) -> None:
     if not log.segments or log.log_start_offset > log.log_end_offset:
         # The start was moved past records that were never synced and are lost. Going back behind it
         # would show offsets again that were declared gone.
+        log.close()
         for segment in log.segments:
             _remove_segment(log.disk, segment)
         start = max(log.log_start_offset, log.recovery_point)

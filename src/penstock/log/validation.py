@@ -5,45 +5,71 @@ topic ask for more and pay for it: compacted ones (every record needs a key) and
 how old a record may be.
 """
 
+from collections.abc import Callable
+from struct import Struct
+
 from penstock.config.topic import TimestampType, TopicConfig
 from penstock.errors import ApiError, CorruptData, ErrorCode
 from penstock.limits import DECOMPRESSED_BYTES_MAX, LONG_MAX
 from penstock.protocol import records
-from penstock.protocol.batches import CODEC_MAX, HEADER_BYTES, MAGIC, BatchHeader, check_crc, parse_header
+from penstock.protocol.batches import (
+    BATCH_LENGTH_AT,
+    CODEC_MAX,
+    LOG_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+    check_crc,
+    parse_header,
+)
 from penstock.types import NO_TIMESTAMP, Buffer
 
+BATCH_LENGTH = Struct(">i")
+BATCH_LENGTH_MIN = 14
+"""Below this Kafka takes the bytes for no record batch of any format."""
 MAGIC_AT = 16
 MAGIC_BYTES = MAGIC_AT + 1
 OLD_MAGICS = (0, 1)
 
 
-def read_batch(payload: Buffer | None) -> BatchHeader:
-    """The header of a produce payload that is one whole batch of the current format."""
+class NotABatch(ApiError):
+    """What a producer sent cannot be read as one record batch; the log was not asked."""
+
+
+def read_batch(payload: memoryview | None) -> tuple[BatchHeader, memoryview]:
+    """The one batch of a produce payload. What is cut off behind it is dropped, as Kafka does."""
     if payload is None or len(payload) < MAGIC_BYTES:
-        raise ApiError(ErrorCode.INVALID_RECORD, "the request has no record batch for this partition")
+        raise NotABatch(ErrorCode.INVALID_RECORD, "the request has no record batch for this partition")
+    size = _size_at(payload, 0)
     magic = payload[MAGIC_AT]
     if magic != MAGIC:
         code = ErrorCode.INVALID_RECORD if magic in OLD_MAGICS else ErrorCode.CORRUPT_MESSAGE
-        raise ApiError(code, f"record format {magic} is not accepted; this broker stores format {MAGIC}")
+        raise NotABatch(code, f"record format {magic} is not accepted; this broker stores format {MAGIC}")
+    if size > len(payload):
+        raise NotABatch(ErrorCode.INVALID_RECORD, f"the batch says {size} bytes and {len(payload)} came")
+    if size < len(payload):
+        _require_only_a_tail(payload, size)
+        payload = payload[:size]
     try:
-        header = parse_header(payload)
+        return parse_header(payload), payload
     except CorruptData as error:
-        cut_short = len(payload) < HEADER_BYTES
-        code = ErrorCode.INVALID_RECORD if cut_short else ErrorCode.CORRUPT_MESSAGE
-        raise ApiError(code, str(error)) from None
-    if header.size != len(payload):
-        raise _not_one_batch(payload, header)
-    return header
+        raise NotABatch(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
 
 
-def _not_one_batch(payload: Buffer, header: BatchHeader) -> ApiError:
-    if header.size > len(payload):
-        return ApiError(
-            ErrorCode.INVALID_RECORD, f"the batch says {header.size} bytes and {len(payload)} came"
-        )
-    if not check_crc(payload, header):
-        return ApiError(ErrorCode.CORRUPT_MESSAGE, "the checksum of the batch does not match")
-    return ApiError(ErrorCode.INVALID_RECORD, "a partition takes exactly one record batch a request")
+def _size_at(payload: memoryview, position: int) -> int:
+    (length,) = BATCH_LENGTH.unpack_from(payload, position + BATCH_LENGTH_AT)
+    if length < BATCH_LENGTH_MIN:
+        raise NotABatch(ErrorCode.CORRUPT_MESSAGE, f"no record batch has a length of {length}")
+    return LOG_OVERHEAD + int(length)
+
+
+def _require_only_a_tail(payload: memoryview, end: int) -> None:
+    """Behind the batch there may be a part of another, never a whole one."""
+    if len(payload) - end < MAGIC_BYTES:
+        return
+    if payload[end + MAGIC_AT] > MAGIC:
+        raise NotABatch(ErrorCode.CORRUPT_MESSAGE, "what follows the batch is no part of another")
+    if end + _size_at(payload, end) <= len(payload):
+        raise NotABatch(ErrorCode.INVALID_RECORD, "a partition takes exactly one record batch a request")
 
 
 def check_batch(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
@@ -102,23 +128,25 @@ def _check_timestamps(batch: Buffer, header: BatchHeader, config: TopicConfig, n
             ErrorCode.INVALID_TIMESTAMP,
             f"a timestamp lies {newest - now_ms} ms ahead; "
             f"message.timestamp.after.max.ms is {config.timestamp_after_max_ms}",
+            records=_at_fault(batch, lambda time: time - now_ms > config.timestamp_after_max_ms),
         )
     if config.timestamp_before_max_ms != LONG_MAX:
         _check_oldest(batch, now_ms - config.timestamp_before_max_ms)
 
 
 def _check_oldest(batch: Buffer, oldest_allowed: int) -> None:
-    too_old = tuple(
-        number
-        for number, record in enumerate(_opened(batch))
-        if NO_TIMESTAMP != record.timestamp < oldest_allowed
-    )
+    too_old = _at_fault(batch, lambda time: NO_TIMESTAMP != time < oldest_allowed)
     if too_old:
         raise ApiError(
             ErrorCode.INVALID_TIMESTAMP,
             "a timestamp is older than message.timestamp.before.max.ms allows",
             records=too_old,
         )
+
+
+def _at_fault(batch: Buffer, is_wrong: Callable[[int], bool]) -> tuple[int, ...]:
+    """The numbers of the records with a wrong timestamp."""
+    return tuple(number for number, record in enumerate(_opened(batch)) if is_wrong(record.timestamp))
 
 
 def _check_keys(batch: Buffer) -> None:

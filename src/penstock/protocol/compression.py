@@ -13,7 +13,7 @@ Rule 4: libraries are imported when their codec is first used: together they cos
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -50,10 +50,10 @@ class Codec(IntEnum):
         return self.name.lower()
 
 
-LEVELS = MappingProxyType(
-    {Codec.GZIP: range(1, 10), Codec.LZ4: range(1, 18), Codec.ZSTD: range(-131_072, 23)}
+LEVELS: Mapping[Codec, Sequence[int]] = MappingProxyType(
+    {Codec.GZIP: (-1, *range(1, 10)), Codec.LZ4: range(1, 18), Codec.ZSTD: range(-131_072, 23)}
 )
-"""The levels that Kafka's settings allow. A codec that is not listed has none."""
+"""The levels that Kafka's settings allow; gzip's -1 is zlib's own. A codec that is not listed has none."""
 
 
 def codec_named(name: str) -> Codec | None:

@@ -125,10 +125,11 @@ class FrameReceiver:
 
 
 class PendingReply:
-    __slots__ = ("abandon", "buffers")
+    __slots__ = ("abandon", "buffers", "size")
 
     def __init__(self, abandon: Callable[[], None] | None) -> None:
         self.buffers: list[Buffer] | None = NOT_FINISHED
+        self.size = 0
         self.abandon = abandon
         """Called if the client leaves before the reply is finished."""
 
@@ -136,10 +137,12 @@ class PendingReply:
 class ReplyOrder:
     """Holds finished replies until every earlier one has left."""
 
-    __slots__ = ("_pending",)
+    __slots__ = ("_pending", "held_bytes")
 
     def __init__(self) -> None:
         self._pending: deque[PendingReply] = deque()
+        self.held_bytes = 0
+        """Of replies that are finished and wait for an earlier one."""
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -153,6 +156,7 @@ class ReplyOrder:
     def abandon(self) -> None:
         """Nobody waits for these replies any more."""
         pending, self._pending = self._pending, deque()
+        self.held_bytes = 0
         for reply in pending:
             if reply.buffers is NOT_FINISHED and reply.abandon is not None:
                 reply.abandon()
@@ -161,9 +165,11 @@ class ReplyOrder:
         """Returns what may be written now, oldest first. An empty list of buffers: nothing is sent."""
         assert pending.buffers is NOT_FINISHED, "a reply is finished once"
         pending.buffers = buffers
+        pending.size = sum(map(len, buffers))
+        self.held_bytes += pending.size
         ready: list[Buffer] = []
         queue = self._pending
         while queue and (first := queue[0].buffers) is not NOT_FINISHED:
             ready += first
-            queue.popleft()
+            self.held_bytes -= queue.popleft().size
         return ready

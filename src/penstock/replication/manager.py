@@ -53,6 +53,9 @@ class Partitions:
         found = self._by_id.get(topic_id)
         return found[index] if found is not None and 0 <= index < len(found) else None
 
+    def knows(self, topic_id: TopicId) -> bool:
+        return topic_id in self._by_id
+
     def of_topic(self, topic: str) -> list[Partition]:
         return self._by_name.get(topic, [])
 

@@ -48,6 +48,7 @@ class Partition:
         "partition_count",
         "produce_waits",
         "read_only",
+        "shown_bytes",
         "topic_id",
     )
 
@@ -72,6 +73,8 @@ class Partition:
         self.produce_waits = ProduceWaits()
         self.fetch_waits: dict[Callable[[Partition], None], None] = {}
         """Called whenever there is more to read, or the partition failed. Ordered, to be fair."""
+        self.shown_bytes = 0
+        """How many bytes have come below the high watermark since this process leads."""
         self.partition_count = 1
         self._on_dirty = on_dirty
         self._rewrites = False
@@ -101,8 +104,7 @@ class Partition:
         """
         if (refusal := self.offline or self.read_only) is not None:
             raise refusal.again()
-        header = read_batch(payload)
-        assert payload is not None
+        header, payload = read_batch(payload)
         config = self._config
         check_batch(payload, header, config, now_ms)
         if header.producer_id >= 0 and (repeated := self.log.producers.check(header)) is not None:
@@ -151,6 +153,8 @@ class Partition:
         reached = log.flushed_end_offset if waits_for_disk else log.log_end_offset
         if reached > self.high_watermark:
             self.high_watermark = reached
+            shown = log.flushed_bytes if waits_for_disk else log.appended_bytes
+            self.shown_bytes = max(self.shown_bytes, shown)
             self.produce_waits.release(reached)
             self._wake_fetches()
 

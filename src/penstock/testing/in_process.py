@@ -32,7 +32,7 @@ ON_A_FREE_PORT = {"listeners": "PLAINTEXT://127.0.0.1:0"}
 
 
 @contextmanager
-def broker(data_dir: str | Path | None = None, **settings: Value) -> Iterator["Broker"]:
+def broker(data_dir: str | Path | None = None, /, **settings: Value) -> Iterator["Broker"]:
     """A broker that serves within the block, on a free port.
 
     Without `data_dir` its data is in a temporary folder that is removed afterwards. `settings` are
@@ -82,6 +82,8 @@ class Broker:
 
     async def _retain(self) -> None:
         storage = self._running.storage
+        # Nothing is removed before a checkpoint has covered it, and the next may be seconds away.
+        await storage.checkpoints.run([each for each in storage.partitions if each.log.needs_checkpoint])
         for partition in tuple(storage.partitions):
             await storage.retention.enforce(partition)
 

@@ -96,6 +96,7 @@ def _sorted_out(
                 # The entry with its name is answered for both.
                 continue
             problem = ApiError(ErrorCode.INVALID_REQUEST, "The topic is given by its name and by its id.")
+            topic = _Asked(name, image.topics[name].id)
         if problem is not None:
             results.append(_refused(topic, problem))
         else:

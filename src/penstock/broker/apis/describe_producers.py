@@ -36,10 +36,10 @@ class DescribeProducers:
             for topic in request.topics
             for index in topic.partition_indexes
         }
-        topics: dict[str, TopicResponse] = {}
+        topics = {topic.name: TopicResponse(topic.name) for topic in request.topics}
         for name in names:
             entry = PartitionResponse(name.partition)
-            topics.setdefault(name.topic, TopicResponse(name.topic)).partitions.append(entry)
+            topics[name.topic].partitions.append(entry)
             try:
                 entry.active_producers = _producers(self._found(name, context))
             except ApiError as refusal:

@@ -79,7 +79,9 @@ class _Page:
         bits = self._context.operations_bits(TOPIC_OPERATIONS, resource)
         topic = self._image.topics.get(name)
         if topic is None:
-            missing = _refused(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            legal = is_legal_name(name)
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC_EXCEPTION
+            missing = _refused(name, code)
             missing.is_internal = name in INTERNAL_TOPICS
             missing.topic_authorized_operations = bits
             self.topics.append(missing)
@@ -103,7 +105,7 @@ def _problem_of_all(asked: Iterable[str], cursor: Cursor | None) -> ErrorCode | 
     names = set(asked)
     if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
         return ErrorCode.INVALID_REQUEST
-    return None if all(map(is_legal_name, names)) else ErrorCode.UNKNOWN_SERVER_ERROR
+    return ErrorCode.UNKNOWN_SERVER_ERROR if "" in names else None
 
 
 def _refused(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:

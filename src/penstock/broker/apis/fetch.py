@@ -12,15 +12,15 @@ Versions
     9   leader epoch of the client   13  topic ids instead of names
     11  rack of the client           15  replica state replaces replica id
 Differs from Kafka
-    G4  a batch is never cut: where Kafka ends a reply within one, this ends before it
-    G5  an unknown isolation level is answered INVALID_REQUEST, not UNKNOWN_SERVER_ERROR
+    G11 an unknown isolation level is answered INVALID_REQUEST; negative limits count as 0
+    G15 a batch is never cut: where Kafka ends a reply within one, this ends before it
     no replica fetches from here yet: replica ids are answered NOT_LEADER_OR_FOLLOWER
 """
 
 from collections.abc import Callable
 
 from penstock.broker.context import RequestContext
-from penstock.broker.fetch_progress import FetchInProgress
+from penstock.broker.fetch_progress import Asked, FetchInProgress
 from penstock.broker.fetch_reads import FetchReads, Gathered, Limits
 from penstock.broker.fetch_sessions import FetchSessions, Wanted
 from penstock.broker.router import Later
@@ -46,6 +46,8 @@ class Fetch:
         self._tasks = tasks
         self._fetch_bytes_max = fetch_bytes_max
         self._reply_room = reply_room
+        self.watched = 0
+        """Partitions that fetches wait for, each counted for every one."""
 
     def __call__(self, request: FetchRequest, context: RequestContext) -> FetchResponse | Later:
         if request.isolation_level not in ISOLATION_LEVELS:
@@ -53,12 +55,11 @@ class Fetch:
         fetching = self._sessions.resolve(request, context.version)
         if isinstance(fetching, ErrorCode):
             return FetchResponse(error_code=fetching)
-        return FetchInProgress(self, request, fetching, context).begin()
+        return FetchInProgress(self, Asked.by(request), fetching, context).begin()
 
-    def limits(self, request: FetchRequest) -> Limits:
-        room = min(request.max_bytes, self._fetch_bytes_max, self._reply_room())
-        replica_id = request.replica_id if request.replica_id >= 0 else request.replica_state.replica_id
-        return Limits(max(room, 0), request.isolation_level, replica_id)
+    def limits(self, asked: Asked) -> Limits:
+        room = min(asked.bytes_max, self._fetch_bytes_max, self._reply_room())
+        return Limits(max(room, 0), asked.isolation_level, asked.replica_id)
 
     @property
     def has_room(self) -> bool:

@@ -48,7 +48,9 @@ class FindCoordinator:
         image = self._cluster.image
         if context.version < MANY_KEYS_FROM:
             found = _find(image, request.key_type, request.key, context)
-            return FindCoordinatorResponse(**found._asdict())
+            # Up to version 3 Kafka writes the name of the code where there is nothing to say.
+            message = found.error_message or ErrorCode.NONE.name
+            return FindCoordinatorResponse(**found._replace(error_message=message)._asdict())
         return FindCoordinatorResponse(
             coordinators=[
                 _entry(key, _find(image, request.key_type, key, context)) for key in request.coordinator_keys

@@ -12,10 +12,12 @@ Versions
     5   log start offset                9   flexible encoding
     7   zstd (76 before)               13   topic ids instead of names
 Differs from Kafka
-    G1  a batch is not opened: records that are malformed inside a sound batch are stored
-    G2  a compression type above 4 is answered INVALID_RECORD, not UNKNOWN_SERVER_ERROR
-    G3  a partition named twice in one request is appended to twice
-    G6  there are no transactions yet: a transactional batch is answered INVALID_TXN_STATE
+    G10 null records are answered INVALID_RECORD
+    G11 a compression type above 4 is answered INVALID_RECORD, not UNKNOWN_SERVER_ERROR
+    G18 a batch is not opened: what is malformed inside a sound one is stored
+    G19 a partition named twice in one request is appended to twice
+    there are no transactions yet: a transactional batch is answered INVALID_TXN_STATE
+    G21 a batch that says it has the broker's time is refused
     versions 0 to 2 (old message formats) are refused, as in Kafka
 """
 
@@ -26,6 +28,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.router import Later
 from penstock.errors import ApiError, ErrorCode, ProtocolError
 from penstock.host.clock import Clock
+from penstock.log.validation import NotABatch
 from penstock.metadata.image import INTERNAL_TOPICS
 from penstock.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -85,7 +88,8 @@ class Produce:
                         data.index, 0, appended.base_offset, appended.log_append_time_ms, start
                     )
                 )
-            responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers[first:]))
+            if topic.partition_data:
+                responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers[first:]))
         if request.acks == ACKS_NONE:
             _require_success(answers)
             return None
@@ -102,7 +106,8 @@ class Produce:
         if context.denied and (found.name.topic if found else topic.name) in context.denied:
             raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if found is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            known = not by_id or partitions.knows(topic.topic_id)
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known else ErrorCode.UNKNOWN_TOPIC_ID)
         if request.acks not in ACKS_ALLOWED:
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if found.name.topic in INTERNAL_TOPICS:
@@ -131,7 +136,7 @@ class Produce:
 
 
 def _refused(index: int, partition: Partition | None, refusal: ApiError) -> PartitionProduceResponse:
-    in_log = partition is not None and refusal.code in FOUND_IN_LOG
+    in_log = refusal.code in FOUND_IN_LOG and not isinstance(refusal, NotABatch)
     return PartitionProduceResponse(
         index=index,
         error_code=refusal.code,

@@ -1,0 +1,193 @@
+"""`penstock dump-log`: the files of a log, printed or verified without a broker."""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.command import CommandFailed, examples
+
+if TYPE_CHECKING:
+    from penstock.cli.log_files import Options, Row
+
+EXAMPLES = examples(
+    ("The batches of one segment", "penstock dump-log penstock-data/logs/orders-0/00000000000000000000.log"),
+    (
+        "Every file of a partition, with its records",
+        "penstock dump-log penstock-data/logs/orders-0 --records",
+    ),
+    ("Is anything damaged?", "penstock dump-log penstock-data/logs --verify"),
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        "dump-log",
+        help="Print the files of a log (.log, .index, .timeindex, .snapshot, checkpoints) without a broker. "
+        "Exits with 1 if one is damaged, and says where.",
+        epilog=EXAMPLES,
+    )(dump_log)
+
+
+def dump_log(
+    paths: Annotated[list[Path], typer.Argument(metavar="FILE-OR-FOLDER...", help="What to read.")],
+    records: Annotated[bool, typer.Option("--records", help="Print the records of each batch, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Read every record, hold indexes against their log, print a line for each file."
+        ),
+    ] = False,
+) -> None:
+    from penstock.cli.log_files import Options
+
+    if verify and records:
+        raise typer.BadParameter("choose --verify or --records")
+    files = files_of(paths)
+    options = Options(with_records=records, open_batches=verify)
+    # All files are gone through, whatever is found in one of them.
+    sound = [_verify(file, options, as_json) if verify else _dump(file, options, as_json) for file in files]
+    if not all(sound):
+        raise CommandFailed(f"{sound.count(False)} of {len(sound)} files are damaged.")
+
+
+def files_of(paths: Sequence[Path]) -> list[Path]:
+    from penstock.cli.log_files import is_log_file
+
+    files: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise CommandFailed(f"there is no {path}.")
+        if path.is_dir():
+            found = sorted(file for file in path.rglob("*") if file.is_file() and is_log_file(file))
+            if not found:
+                raise CommandFailed(f"{path} holds no files of a log.")
+            files += found
+        elif is_log_file(path):
+            files.append(path)
+        else:
+            raise CommandFailed(
+                f"{path} is no file of a log: a .log, .index, .timeindex or .snapshot file has a number "
+                "for a name, a checkpoint ends in -checkpoint."
+            )
+    return files
+
+
+def _dump(file: Path, options: "Options", as_json: bool) -> bool:
+    from penstock.cli.log_files import rows_of
+    from penstock.cli.output import json_line
+    from penstock.errors import CorruptData
+
+    if not as_json:
+        typer.echo(f"{file}")
+    try:
+        for row in _readable(file, rows_of(file, options)):
+            if as_json:
+                json_line({"file": str(file), **_plain(row)})
+            else:
+                typer.echo("  " + row_text(row))
+    except CorruptData as damage:
+        _tell_damage(file, [str(damage)], as_json)
+        return False
+    return True
+
+
+def _verify(file: Path, options: "Options", as_json: bool) -> bool:
+    from penstock.cli.log_files import index_problems, rows_of
+    from penstock.cli.output import json_line
+    from penstock.errors import CorruptData
+
+    started = time.monotonic()
+    count = 0
+    problems: list[str] = []
+    try:
+        for row in _readable(file, rows_of(file, options)):
+            count += row.get("records", 1)
+        if file.suffix == ".log":
+            problems += index_problems(file)
+    except CorruptData as damage:
+        problems.append(str(damage))
+    if problems:
+        _tell_damage(file, problems, as_json)
+    elif as_json:
+        json_line({"file": str(file), "ok": True, "entries": count})
+    else:
+        noun = "records" if file.suffix == ".log" else "entries"
+        typer.echo(f"{file}: ok, {count} {noun} in {time.monotonic() - started:.2f} s")
+    return not problems
+
+
+def _tell_damage(file: Path, problems: Sequence[str], as_json: bool) -> None:
+    from penstock.cli.output import json_line
+
+    for problem in problems:
+        if as_json:
+            json_line({"file": str(file), "type": "damage", "problem": problem})
+        else:
+            typer.echo(f"{file}: DAMAGED {problem}")
+
+
+def _readable(file: Path, rows: Iterator["Row"]) -> Iterator["Row"]:
+    try:
+        yield from rows
+    except OSError as problem:
+        raise CommandFailed(f"cannot read {file}: {problem.strerror}.") from problem
+
+
+def row_text(row: "Row") -> str:
+    """One line for a person. JSON has every field; this leaves out what says nothing."""
+    from penstock.cli.output import counted, time_text
+
+    match row["type"]:
+        case "batch":
+            marks = [name for name in ("transactional", "control") if row[name]]
+            producer = (
+                f"producer {row['producer_id']}/{row['producer_epoch']} sequence {row['base_sequence']}"
+            )
+            parts = [
+                f"offsets {row['base_offset']} to {row['last_offset']}",
+                counted(row["records"], "record"),
+                f"position {row['position']}",
+                f"{row['bytes']} bytes",
+                row["codec"],
+                f"epoch {row['leader_epoch']}",
+                producer if row["producer_id"] >= 0 else "no producer",
+                f"{row['timestamp_type']} time {time_text(row['max_timestamp'])}",
+                *marks,
+            ]
+            return "  ".join(parts)
+        case "record":
+            shown = {name: _text(row[name]) for name in ("key", "value")}
+            headers = "".join(f"  {name}={_text(value)}" for name, value in row["headers"])
+            return (
+                f"  offset {row['offset']}  {time_text(row['timestamp'])}  "
+                f"key {shown['key']}  value {shown['value']}{headers}"
+            )
+        case _:
+            return "  ".join(
+                f"{name.replace('_', ' ')} {time_text(value) if name == 'timestamp' else value}"
+                for name, value in row.items()
+                if name != "type"
+            )
+
+
+def _text(content: bytes | None) -> str:
+    return "null" if content is None else repr(content)[1:]
+
+
+def _plain(row: "Row") -> dict[str, Any]:
+    """The same in what JSON can say, records as `penstock consume --format json` prints them."""
+    if row["type"] != "record":
+        return row
+    from penstock.cli.record_output import content_fields, header_pairs
+
+    return {
+        "type": "record",
+        "offset": row["offset"],
+        "timestamp": row["timestamp"],
+        **content_fields(row["key"], row["value"]),
+        "headers": header_pairs(row["headers"]),
+    }

@@ -1,0 +1,7 @@
+"""`python -m penstock.sim`."""
+
+import sys
+
+from penstock.sim.run import main
+
+sys.exit(main())

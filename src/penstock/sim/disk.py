@@ -1,0 +1,260 @@
+"""A disk in memory that can be full, slow to sync, lie once, and lose its power.
+
+`SimDisk` is the device. A process works on a `Mount` of it; when the process is killed or the power
+fails, that mount is dead and every further call on it raises `PowerLost`, so that nothing a dying
+process still does can reach the device.
+
+Rule 1: every call is counted, and the power may be set to fail at a given count: also in the middle
+        of a checkpoint.
+Rule 2: what a call decides by chance comes from the disk's own random numbers.
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from penstock.errors import StorageFailed, StorageFull
+from penstock.host.disk import File, Space, Stored
+from penstock.sim.device import FileNode, FolderNode, Node
+from penstock.types import Buffer
+
+BOUNDLESS_BYTES = 2**50
+TEMPORARY_SUFFIX = ".tmp"
+
+
+class PowerLost(Exception):
+    """The process that did this is no more."""
+
+
+class SimDisk:
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.root = FolderNode()
+        self.calls = 0
+        self.power_fails_at: int | None = None
+        """The number of the call during which it happens."""
+        self.room_bytes = BOUNDLESS_BYTES
+        """How much may still be written before the disk is full."""
+        self.sync_fails = False
+        """The next sync of something that is dirty fails, once."""
+        self.cold_reads = 0.0
+        """How likely bytes are not in memory."""
+        self.on_power_lost: Callable[[], None] = lambda: None
+
+    def mount(self) -> "Mount":
+        return Mount(self)
+
+    def lose_power(self) -> None:
+        """What was not synced survives in part, or not."""
+        self.power_fails_at = None
+        self.root.lose_power(self.random)
+
+    def count(self) -> bool:
+        """False if the power fails now."""
+        self.calls += 1
+        return self.power_fails_at is None or self.calls < self.power_fails_at
+
+
+class SimFile:
+    def __init__(self, mount: "Mount", path: str, node: FileNode) -> None:
+        self._mount = mount
+        self._path = path
+        self.node = node
+        self._holders = 1
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return len(self.node.seen)
+
+    def read(self, position: int, length: int) -> bytes:
+        self._require_open()
+        self._mount.step()
+        return bytes(self.node.seen[position : position + length])
+
+    def read_cached(self, position: int, length: int) -> bytes | None:
+        self._require_open()
+        self._mount.step()
+        disk = self._mount.disk
+        if length <= 0 or (disk.cold_reads and disk.random.random() < disk.cold_reads):
+            return None
+        data = bytes(self.node.seen[position : position + length])
+        return data if len(data) == length else None
+
+    def write(self, position: int, data: Buffer) -> None:
+        self._require_open()
+        self._mount.step()
+        disk = self._mount.disk
+        grows = max(position + len(data) - len(self.node.seen), 0)
+        if grows > disk.room_bytes:
+            fits = bytes(data)[: len(data) - grows + disk.room_bytes]
+            disk.room_bytes = 0
+            self.node.write(position, fits)
+            raise StorageFull(f"cannot write {self._path}: no space is left")
+        disk.room_bytes -= grows
+        self.node.write(position, bytes(data))
+
+    def truncate(self, size: int) -> None:
+        self._require_open()
+        self._mount.step()
+        self._mount.disk.room_bytes += len(self.node.seen) - size
+        self.node.truncate(size)
+
+    def retain(self) -> None:
+        self._require_open()
+        self._holders += 1
+
+    def release(self) -> None:
+        self._require_open()
+        self._holders -= 1
+
+    def _require_open(self) -> None:
+        assert self._holders > 0, f"{self._path} is closed"
+
+
+class Mount:
+    """The disk as one process sees it, as long as the process lives."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.disk = disk
+        self.is_dead = False
+
+    def step(self) -> None:
+        if self.is_dead:
+            raise PowerLost
+        if not self.disk.count():
+            self.is_dead = True
+            self.disk.on_power_lost()
+            raise PowerLost
+
+    # Names
+
+    def _find(self, path: str) -> Node | None:
+        node: Node = self.disk.root
+        for name in _names(path):
+            if not isinstance(node, FolderNode) or name not in node.seen:
+                return None
+            node = node.seen[name]
+        return node
+
+    def _folder(self, path: str) -> FolderNode:
+        node = self._find(path)
+        if not isinstance(node, FolderNode):
+            raise StorageFailed(f"there is no folder {path}")
+        return node
+
+    def _parent(self, path: str) -> tuple[FolderNode, str]:
+        *names, last = _names(path)
+        return self._folder("/".join(names)), last
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:
+        self.step()
+        node = self._find(path)
+        if node is None and create:
+            folder, name = self._parent(path)
+            node = FileNode()
+            folder.change({name: node})
+        if not isinstance(node, FileNode):
+            raise StorageFailed(f"there is no file {path}")
+        return SimFile(self, path, node)
+
+    def exists(self, path: str) -> bool:
+        self.step()
+        return self._find(path) is not None
+
+    def list_folder(self, path: str) -> list[str]:
+        self.step()
+        return sorted(self._folder(path).seen)
+
+    def make_folder(self, path: str) -> None:
+        self.step()
+        folder = self.disk.root
+        for name in _names(path):
+            if name not in folder.seen:
+                folder.change({name: FolderNode()})
+            found = folder.seen[name]
+            assert isinstance(found, FolderNode), f"{name} in {path} is a file"
+            folder = found
+
+    def read_file(self, path: str) -> bytes:
+        return self.open(path).read(0, BOUNDLESS_BYTES)
+
+    def size_of(self, path: str) -> int:
+        return self.open(path).size()
+
+    def rename(self, source: str, target: str) -> None:
+        self.step()
+        folder, old = self._parent(source)
+        other, new = self._parent(target)
+        assert folder is other, "renames stay in their folder"
+        node = folder.seen.get(old)
+        if node is None:
+            raise StorageFailed(f"there is no {source}")
+        folder.change({old: None, new: node})
+
+    def remove(self, path: str) -> None:
+        self.step()
+        folder, name = self._parent(path)
+        node = folder.seen.get(name)
+        if isinstance(node, FileNode):
+            self.disk.room_bytes += len(node.seen)
+            folder.change({name: None})
+
+    def remove_folder(self, path: str) -> None:
+        self.step()
+        node = self._find(path)
+        if node is None:
+            return
+        assert isinstance(node, FolderNode), f"{path} is a file"
+        for name in sorted(node.seen):
+            if isinstance(node.seen[name], FolderNode):
+                self.remove_folder(f"{path}/{name}")
+            else:
+                self.remove(f"{path}/{name}")
+        folder, name = self._parent(path)
+        folder.change({name: None})
+
+    def space(self, path: str) -> Space:
+        return Space(BOUNDLESS_BYTES, max(self.disk.room_bytes, 0))
+
+    # Durability
+
+    def sync(self, files: Sequence[File], folders: Sequence[str]) -> None:
+        for file in files:
+            assert isinstance(file, SimFile)
+            self._sync_node(file.node, file.path)
+        for path in folders:
+            node = self._find(path)
+            if isinstance(node, FolderNode):
+                self._sync_node(node, path)
+
+    def _sync_node(self, node: Node, path: str) -> None:
+        self.step()
+        if self.disk.sync_fails and isinstance(node, FileNode) and node.is_dirty:
+            self.disk.sync_fails = False
+            node.fail_sync()
+            raise StorageFailed(f"cannot sync {path}: input/output error")
+        node.sync()
+
+    def store(self, writes: Sequence[Stored]) -> None:
+        """The steps of the real one, each of which may be the last."""
+        temporaries = [write.path + TEMPORARY_SUFFIX for write in writes]
+        try:
+            files = []
+            for write, temporary in zip(writes, temporaries, strict=True):
+                self.remove(temporary)
+                files.append(self.open(temporary, create=True))
+                files[-1].write(0, write.content)
+            self.sync(files, ())
+            for write, temporary in zip(writes, temporaries, strict=True):
+                self.rename(temporary, write.path)
+            self.sync((), sorted({write.path.rpartition("/")[0] for write in writes}))
+        except StorageFull:
+            for temporary in temporaries:
+                self.remove(temporary)
+            raise
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]

@@ -1,0 +1,101 @@
+"""Virtual time: an event loop whose clock jumps to the next thing that is due.
+
+Strategy: everything that waits, waits on a timer, so an hour takes as long as its events do. Two
+timers for the same moment run in an order drawn from the seed, because nobody may rely on it.
+Callbacks that are due at once keep asyncio's order: first come, first served.
+
+Rule 1: nothing here reads a real clock or a socket.
+Rule 2: if every task waits and no timer is set, that is a deadlock and is said so.
+"""
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from random import Random
+from typing import TypeVarTuple, Unpack
+
+Arguments = TypeVarTuple("Arguments")
+
+
+class Deadlock(Exception):
+    """Everybody waits for somebody."""
+
+
+class VirtualTimeLoop(asyncio.BaseEventLoop):
+    def __init__(self, random: Random, now: float = 0.0) -> None:
+        super().__init__()
+        self._random = random
+        self._now = now
+        self._due: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
+        self._sequence = 0
+        self.after_each: Callable[[], None] | None = None
+        """Called after every event: the place for what must hold always."""
+        self.events = 0
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._due.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._sequence += 1
+        heapq.heappush(self._timers, (when, self._random.random(), self._sequence, timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """A cancelled timer stays in the heap and is passed over when its time comes."""
+
+    def _run_once(self) -> None:
+        """One event: what is due now, or else the next timer."""
+        if not self._due:
+            self._jump()
+        handle = self._due.popleft()
+        if not handle.cancelled():
+            self.events += 1
+            handle._run()
+            if self.after_each is not None:
+                self.after_each()
+
+    def _jump(self) -> None:
+        while self._timers:
+            when, _, _, timer = heapq.heappop(self._timers)
+            if not timer.cancelled():
+                self._now = max(self._now, when)
+                self._due.append(timer)
+                return
+        raise Deadlock(f"at {self._now:.6f} s everybody waits and no timer is set")

@@ -1,0 +1,355 @@
+"""One seed, from the first write to the last check.
+
+A world is a disk, some partitions and their clients. It lives several lives: each ends with a clean
+stop, a killed process or a power failure, and each begins with the recovery that follows. The last
+one is left in peace, and everything that was under way must come to its end.
+
+What runs is the production code of `broker/storage.py` and below: flusher, checkpoints, retention,
+partitions, log, recovery.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from hashlib import blake2b
+from random import Random
+from typing import Any, NamedTuple
+
+from penstock.broker.storage import Storage
+from penstock.config.broker import BrokerConfig
+from penstock.config.topic import FlushPolicy
+from penstock.errors import StorageFailed, StorageFull
+from penstock.log.data_directory import open_directory
+from penstock.metadata.image import ClusterImage, PartitionState, Topic
+from penstock.observability.logs import Silence
+from penstock.replication.partition import Partition
+from penstock.sim.clock import WALL_BEGINS_MS, SimClock
+from penstock.sim.disk import BOUNDLESS_BYTES, PowerLost, SimDisk
+from penstock.sim.history import History, Violation
+from penstock.sim.scheduler import Deadlock, VirtualTimeLoop
+from penstock.sim.worker import SimWorker
+from penstock.sim.workload import SimAdministrator, SimProducer, SimReader
+from penstock.types import NodeId, TopicId
+
+DATA_PATH = "disk/data"
+NODE = NodeId(1)
+PEACE_SECONDS_MAX = 60
+
+
+class Choices(NamedTuple):
+    """What a seed draws at first. Not every fault in every run: some hide others."""
+
+    policy: FlushPolicy
+    partitions: int
+    lives: int
+    life_seconds: float
+    segment_bytes: int
+    index_interval_bytes: int
+    retention_ms: int
+    retention_bytes: int
+    timeout_seconds: float
+    sync_seconds: float
+    cold_reads: float
+    deletes: bool
+    fills_up: bool
+    sync_fails: bool
+
+    @classmethod
+    def drawn(cls, random: Random) -> "Choices":
+        return cls(
+            policy=random.choice([FlushPolicy.BEFORE_ACK] * 3 + [FlushPolicy.INTERVAL, FlushPolicy.OS]),
+            partitions=random.choice((1, 1, 2, 3)),
+            lives=random.randint(1, 4),
+            life_seconds=random.choice((2.0, 8.0, 20.0)),
+            segment_bytes=random.choice((1_000, 3_000, 20_000)),
+            index_interval_bytes=random.choice((1, 150, 1_000)),
+            retention_ms=random.choice((-1, -1, 5_000)),
+            retention_bytes=random.choice((-1, -1, 4_000)),
+            timeout_seconds=random.choice((0.2, 5.0)),
+            sync_seconds=random.choice((0.001, 0.02, 0.5)),
+            cold_reads=random.choice((0.0, 0.3, 1.0)),
+            deletes=random.random() < 0.4,
+            fills_up=random.random() < 0.3,
+            sync_fails=random.random() < 0.3,
+        )
+
+
+class World:
+    def __init__(self, seed: int, *, on_trace: Callable[[str], None] | None = None) -> None:
+        self.seed = seed
+        self.choices = Choices.drawn(self.random("choices"))
+        self.disk = SimDisk(self.random("disk"))
+        self.events = 0
+        self._on_trace = on_trace
+        self._hash = blake2b(digest_size=16)
+        self._now = 0.0
+        self._fate = self.random("fate")
+        topics = [f"topic{number}" for number in range(self.choices.partitions)]
+        self.histories = {topic: History(topic) for topic in topics}
+        self.producers = [
+            SimProducer(
+                10 * number + kind, topic, self.random(f"producer {topic} {kind}"), idempotent=kind < 2
+            )
+            for number, topic in enumerate(topics)
+            for kind in range(3)
+        ]
+        self.readers = [SimReader(topic, self.random(f"reader {topic}")) for topic in topics]
+        self.administrators = [
+            SimAdministrator(topic, self.random(f"administrator {topic}"))
+            for topic in topics
+            if self.choices.deletes
+        ]
+        self.disk.mount().make_folder("disk")
+        self.disk.root.sync()
+
+    def random(self, purpose: str) -> Random:
+        """Each purpose has its own numbers, so that one more draw here changes nothing there."""
+        return Random(f"{self.seed} {purpose}")
+
+    def bytes(self, count: int) -> bytes:
+        return self._fate.randbytes(count)
+
+    def trace(self, line: str) -> None:
+        text = f"{self._now:.6f} {self.disk.calls} {line}"
+        self._hash.update(text.encode())
+        if self._on_trace is not None:
+            self._on_trace(text)
+
+    @property
+    def trace_hash(self) -> str:
+        """Equal for two runs of one seed, or something outside the seed decides."""
+        return self._hash.hexdigest()
+
+    # Lives
+
+    def run(self) -> "World":
+        """Raises Violation if a promise was broken."""
+        power_was_lost = False
+        for number in range(self.choices.lives):
+            ending = self._fate.choice(("power", "power", "call", "kill", "stop"))
+            self.trace(f"life {number} ends by {ending}")
+            power_was_lost = self._live(ending, power_was_lost=power_was_lost)
+        self.trace("peace")
+        self._live("peace", power_was_lost=power_was_lost)
+        return self
+
+    def _live(self, ending: str, *, power_was_lost: bool) -> bool:
+        """Returns whether the power was lost."""
+        loop = VirtualTimeLoop(self.random(f"ties {self._now}"), self._now)
+        life = Life(self, loop, ending)
+        asyncio.set_event_loop(None)
+        try:
+            loop.run_until_complete(life.run(power_was_lost=power_was_lost))
+        except Deadlock as deadlock:
+            raise life.broken or deadlock from deadlock
+        finally:
+            self._now = loop.time()
+            self.events += loop.events
+            loop.close()
+        if life.power_is_lost:
+            self.disk.lose_power()
+        return life.power_is_lost
+
+    def now_is(self, seconds: float) -> None:
+        self._now = seconds
+
+    def image(self) -> ClusterImage:
+        topics = {}
+        for number, name in enumerate(self.histories):
+            state = PartitionState(0, NODE, 1, (NODE,), (NODE,), 0, 1)
+            topic_id = TopicId(bytes([number + 1]) * 16)
+            topics[name] = Topic(name, topic_id, False, WALL_BEGINS_MS, {}, (state,), 1)
+        return ClusterImage(
+            cluster_id="simulated",
+            revision=1,
+            topics=topics,
+            topics_by_id={topic.id: topic for topic in topics.values()},
+            partition_count=len(topics),
+        )
+
+    def config(self) -> BrokerConfig:
+        base, choices = BrokerConfig.of(), self.choices
+        return base._replace(
+            log=base.log._replace(retention_check_ms=1_500),
+            topic_defaults=base.topic_defaults._replace(
+                flush_policy=choices.policy,
+                flush_ms=1_000,
+                flush_messages=20,
+                segment_bytes=choices.segment_bytes,
+                max_message_bytes=choices.segment_bytes,
+                index_interval_bytes=choices.index_interval_bytes,
+                retention_ms=choices.retention_ms,
+                retention_bytes=choices.retention_bytes,
+            ),
+        )
+
+
+class Life:
+    """One process, from its recovery to its end."""
+
+    def __init__(self, world: World, loop: VirtualTimeLoop, ending: str) -> None:
+        self.world = world
+        self.clock = SimClock(loop)
+        self.power_is_lost = False
+        self.storage: Storage
+        self._loop = loop
+        self._ending = ending
+        self._random = world.random(f"life {loop.time()}")
+        self._mount = world.disk.mount()
+        self._over: asyncio.Future[None] = loop.create_future()
+        self.broken: BaseException | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._partitions: dict[str, Partition] = {}
+        loop.set_exception_handler(self._failed_in_callback)
+        loop.after_each = self._after_each
+
+    def partition(self, topic: str) -> Partition:
+        return self._partitions[topic]
+
+    async def run(self, *, power_was_lost: bool) -> None:
+        disk = self.world.disk
+        disk.room_bytes, disk.sync_fails = BOUNDLESS_BYTES, False
+        disk.cold_reads = self.world.choices.cold_reads
+        disk.on_power_lost = self._lose_power
+        if self._ending == "call":
+            disk.power_fails_at = disk.calls + self._random.choice((20, 100, 500, 3_000))
+        try:
+            await self._open(power_was_lost=power_was_lost)
+            self._start()
+            await (self._peace() if self._ending == "peace" else self._over)
+            if self._ending in ("stop", "peace"):
+                await self._end_tasks()
+                await self.storage.close()
+        except PowerLost:
+            self.world.trace("the power was lost")
+        except (StorageFull, StorageFailed) as failure:
+            self.world.trace(f"the process gives up: {failure}")
+        self._mount.is_dead = True
+        await self._end_tasks()
+        if self.broken is not None:
+            raise self.broken
+
+    async def _open(self, *, power_was_lost: bool) -> None:
+        world = self.world
+        directory = open_directory(self._mount, DATA_PATH, NODE, world)
+        workers = (SimWorker(self._loop, self._delay), SimWorker(self._loop, self._delay))
+        self.storage = Storage(directory, world.config, workers, self.clock, Silence())
+        self.storage.open(world.image())
+        opened = {topic: self.storage.partitions.find(topic, 0) for topic in world.histories}
+        self._partitions = {topic: found for topic, found in opened.items() if found is not None}
+        for topic, history in world.histories.items():
+            history.reopened(self._partitions[topic], power_was_lost=power_was_lost)
+            world.trace(f"opened {self._partitions[topic]}")
+        await self.storage.settle()
+        for topic, history in world.histories.items():
+            settled = self._partitions[topic]
+            history.require(
+                settled.high_watermark == settled.log.log_end_offset, "recovery left a part unsafe"
+            )
+
+    def _delay(self) -> float:
+        return self._random.random() * self.world.choices.sync_seconds
+
+    def _start(self) -> None:
+        self._task(self.storage.run())
+        self._task(self.storage.run_retention())
+        for producer in self.world.producers:
+            producer.reconnect()
+            if self._ending != "peace":
+                self._task(self._repeat(0.05, _awaited(producer.step)))
+        for reader in self.world.readers:
+            self._task(self._repeat(0.1, reader.step))
+            self._task(self._repeat(0.5, _awaited(reader.look_up)))
+        if self._ending == "peace":
+            return
+        for administrator in self.world.administrators:
+            self._task(self._repeat(2.0, administrator.step))
+        self._task(self._trouble())
+        life_seconds = self.world.choices.life_seconds * self._random.uniform(0.5, 1.5)
+        self._loop.call_later(life_seconds, self._end)
+
+    async def _repeat(self, seconds: float, step: Callable[["Life"], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(self._random.expovariate(1 / seconds))
+            await step(self)
+
+    async def _trouble(self) -> None:
+        """The disk fills up for a while; a sync fails."""
+        disk, choices = self.world.disk, self.world.choices
+        while True:
+            await asyncio.sleep(self._random.uniform(0, choices.life_seconds))
+            if choices.sync_fails and self._random.random() < 0.3:
+                disk.sync_fails = True
+            if choices.fills_up:
+                disk.room_bytes = self._random.randrange(2_000)
+                await asyncio.sleep(self._random.uniform(0, choices.life_seconds))
+                disk.room_bytes = BOUNDLESS_BYTES
+
+    async def _peace(self) -> None:
+        """No more faults: whatever is under way must be acknowledged."""
+        ends_at = self._loop.time() + PEACE_SECONDS_MAX
+        while any(producer.under_way for producer in self.world.producers):
+            if self._loop.time() > ends_at:
+                raise Violation("a producer waits for ever although nothing is wrong")
+            await asyncio.sleep(0.05)
+            for producer in self.world.producers:
+                producer.step(self, may_begin=False)
+        for topic, history in self.world.histories.items():
+            history.validate(self._partitions[topic])
+
+    # Endings
+
+    def _end(self) -> None:
+        if self._ending == "power":
+            self._lose_power()
+        elif not self._over.done():
+            self._over.set_result(None)
+
+    def _lose_power(self) -> None:
+        self.power_is_lost = self._mount.is_dead = True
+        if not self._over.done():
+            self._over.set_exception(PowerLost())
+
+    def _task(self, coroutine: Any) -> None:
+        task = self._loop.create_task(coroutine)
+        task.add_done_callback(self._task_ended)
+        self._tasks.append(task)
+
+    def _task_ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._break(failure)
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    # Failing
+
+    def _after_each(self) -> None:
+        self.world.now_is(self._loop.time())
+        if self._mount.is_dead or self.broken is not None:
+            return
+        try:
+            for topic, partition in self._partitions.items():
+                self.world.histories[topic].check(partition)
+        except Violation as violation:
+            self._break(violation)
+
+    def _failed_in_callback(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        failure = context.get("exception")
+        self._break(failure if failure is not None else Violation(str(context.get("message"))))
+
+    def _break(self, failure: BaseException) -> None:
+        """The first failure counts; what a dying process runs into does not."""
+        if self.broken is None and not isinstance(failure, PowerLost) and not self._mount.is_dead:
+            self.broken = failure
+        if not self._over.done():
+            self._over.set_result(None)
+
+
+def _awaited(step: Callable[["Life"], None]) -> Callable[["Life"], Awaitable[None]]:
+    async def awaited(life: "Life") -> None:
+        step(life)
+
+    return awaited

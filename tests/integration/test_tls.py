@@ -1,0 +1,262 @@
+"""TLS listeners with certificates made for the test, and clients that check them."""
+
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from confluent_kafka import Consumer, Producer
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from tests.integration.broker_process import BrokerProcess, eventually, serving
+from tests.integration.messages import QUIET, assert_same, spread, varied_messages
+from tests.integration.raw_client import RawClient, connected
+from tests.integration.test_clients_confluent import assign_all, produce, read
+
+from penstock.protocol.messages.metadata import METADATA, MetadataRequest
+
+SECONDS_MAX = 20.0
+PARTITIONS = 2
+RELOAD_SECONDS_MAX = 15.0
+HOST = "127.0.0.1"
+
+
+class Certificates:
+    """A certificate authority and the files that broker and clients are given."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.authority = trustme.CA()
+        self.authority_path = str(folder / "authority.pem")
+        self.authority.cert_pem.write_to_path(self.authority_path)
+        self.broker_path = str(folder / "broker.pem")
+        self.replace_broker()
+
+    def replace_broker(self) -> None:
+        """As certificate tools do it: a new file takes the place of the old."""
+        issued = self.authority.issue_cert(HOST, "localhost")
+        issued.private_key_and_cert_chain_pem.write_to_path(self.broker_path + ".new")
+        os.replace(self.broker_path + ".new", self.broker_path)
+
+    def client_path(self, authority: trustme.CA | None = None) -> str:
+        path = str(self._folder / "client.pem")
+        issued = (authority or self.authority).issue_cert("worker.example.com")
+        issued.private_key_and_cert_chain_pem.write_to_path(path)
+        return path
+
+    def settings(self, **more: str) -> dict[str, str]:
+        tls = {
+            "listeners": "TLS://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
+            "ssl.keystore.location": self.broker_path,
+        }
+        return tls | {name.replace("_", "."): value for name, value in more.items()}
+
+    def context(self, client_path: str | None = None) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.authority_path)
+        if client_path is not None:
+            context.load_cert_chain(client_path)
+        return context
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def tls_broker(
+    certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerProcess]:
+    folder = tmp_path_factory.mktemp("tls") / "data"
+    with serving(folder, settings=certificates.settings(), addresses=("--http", "127.0.0.1:0")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def mutual_broker(
+    certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerProcess]:
+    """One that asks its clients for certificates."""
+    folder = tmp_path_factory.mktemp("mutual") / "data"
+    settings = certificates.settings(
+        ssl_client_auth="required", ssl_truststore_location=certificates.authority_path
+    )
+    with serving(folder, settings=settings, addresses=("--http", "127.0.0.1:0")) as broker:
+        yield broker
+
+
+def speak(address: str, context: ssl.SSLContext) -> bytes:
+    """Ask something over TLS. Returns the certificate that the broker showed."""
+    host, _, port = address.rpartition(":")
+    with (
+        socket.create_connection((host, int(port)), SECONDS_MAX) as plain,
+        context.wrap_socket(plain, server_hostname=host) as secure,
+    ):
+        (node,) = RawClient(secure).ask(METADATA, 12, MetadataRequest(topics=None)).brokers
+        assert f"{node.host}:{node.port}" == address, "the address of the TLS listener"
+        certificate = secure.getpeercert(binary_form=True)
+        assert certificate is not None
+        return certificate
+
+
+def confluent_over_tls(certificates: Certificates) -> dict[str, Any]:
+    return {"security.protocol": "ssl", "ssl.ca.location": certificates.authority_path, **QUIET}
+
+
+def test_confluent_kafka_works_over_tls(
+    tls_broker: BrokerProcess, certificates: Certificates, topic: str
+) -> None:
+    sent = {0: varied_messages(500)}
+    over_tls = confluent_over_tls(certificates)
+
+    produce(tls_broker.bootstrap, topic, sent, **over_tls)
+    consumer = Consumer({"bootstrap.servers": tls_broker.bootstrap, "group.id": "unused", **over_tls})
+    assign_all(consumer, topic, 1)
+    found = read(consumer, 500)
+    consumer.close()
+
+    assert_same(found, sent)
+
+
+def test_kafka_python_works_over_tls(
+    tls_broker: BrokerProcess, certificates: Certificates, topic: str
+) -> None:
+    over_tls = {"security_protocol": "SSL", "ssl_cafile": certificates.authority_path}
+    with closing(KafkaProducer(bootstrap_servers=tls_broker.bootstrap, **over_tls)) as producer:
+        for number in range(50):
+            producer.send(topic, b"%d" % number)
+        producer.flush(SECONDS_MAX)
+
+    options = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 10_000, **over_tls}
+    with closing(KafkaConsumer(bootstrap_servers=tls_broker.bootstrap, **options)) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        values = [next(consumer).value for _ in range(50)]
+
+    assert values == [b"%d" % number for number in range(50)]
+
+
+def test_both_listeners_serve_the_same_topics(
+    tls_broker: BrokerProcess, certificates: Certificates, topic: str
+) -> None:
+    secure, plain = tls_broker.addresses
+    produce(plain, topic, spread(varied_messages(10), 1))
+
+    consumer = Consumer(
+        {"bootstrap.servers": secure, "group.id": "unused", **confluent_over_tls(certificates)}
+    )
+    assign_all(consumer, topic, 1)
+    assert len(read(consumer, 10)) == 10
+    consumer.close()
+
+
+def test_a_client_that_does_not_know_the_authority_refuses_the_broker(tls_broker: BrokerProcess) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError):
+        speak(tls_broker.bootstrap, ssl.create_default_context())
+
+
+def test_versions_of_tls_that_are_too_old_are_refused(
+    tls_broker: BrokerProcess, certificates: Certificates
+) -> None:
+    old = certificates.context()
+    old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_2
+    speak(tls_broker.bootstrap, old)
+
+    with pytest.warns(DeprecationWarning, match="TLSv1_1 is deprecated"):
+        old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises((ssl.SSLError, ConnectionResetError)):
+        speak(tls_broker.bootstrap, old)
+
+
+def test_a_client_with_a_certificate_is_let_in(
+    mutual_broker: BrokerProcess, certificates: Certificates
+) -> None:
+    speak(mutual_broker.bootstrap, certificates.context(certificates.client_path()))
+
+
+def test_a_client_without_a_certificate_is_turned_away(
+    mutual_broker: BrokerProcess, certificates: Certificates
+) -> None:
+    with pytest.raises((OSError, AssertionError)):
+        speak(mutual_broker.bootstrap, certificates.context())
+
+
+def test_a_certificate_of_another_authority_is_turned_away(
+    mutual_broker: BrokerProcess, certificates: Certificates
+) -> None:
+    stranger = certificates.client_path(trustme.CA())
+
+    with pytest.raises((OSError, AssertionError)):
+        speak(mutual_broker.bootstrap, certificates.context(stranger))
+
+
+def test_a_real_client_without_a_certificate_delivers_nothing(
+    mutual_broker: BrokerProcess, certificates: Certificates, topic: str
+) -> None:
+    problems: list[Any] = []
+    options = {"bootstrap.servers": mutual_broker.bootstrap, "message.timeout.ms": 1_500}
+    producer = Producer({**options, **confluent_over_tls(certificates)})
+    producer.produce(topic, b"x", on_delivery=lambda error, _: problems.append(error))
+    producer.flush(SECONDS_MAX)
+
+    assert len(problems) == 1
+    assert problems[0] is not None
+
+
+def test_plaintext_to_the_tls_port_is_refused_without_harm(
+    tls_broker: BrokerProcess, certificates: Certificates
+) -> None:
+    with connected(tls_broker.bootstrap) as client:
+        client.send(METADATA, 12, MetadataRequest(topics=None))
+        eventually(lambda: client.is_closed_by_broker(0.1) or client.socket.recv(1) == b"")
+
+    speak(tls_broker.bootstrap, certificates.context())
+
+
+def test_handshakes_that_stall_keep_nobody_else_waiting(
+    tls_broker: BrokerProcess, certificates: Certificates
+) -> None:
+    with ExitStack() as stack:
+        stalled = [stack.enter_context(connected(tls_broker.bootstrap)) for _ in range(50)]
+        for client in stalled[::2]:
+            client.socket.sendall(b"\x16\x03\x01\x02\x00")
+
+        asked_at = time.monotonic()
+        speak(tls_broker.bootstrap, certificates.context())
+
+        assert time.monotonic() - asked_at < 3
+        assert stalled[0].is_closed_by_broker(RELOAD_SECONDS_MAX), "it is cut off after ten seconds"
+        assert stalled[1].is_closed_by_broker(RELOAD_SECONDS_MAX)
+    assert "Traceback" not in tls_broker.stderr
+
+
+def test_a_certificate_that_is_replaced_is_used_by_the_next_handshake(data_dir: Path, tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    with serving(data_dir, settings=certificates.settings(), addresses=("--http", "127.0.0.1:0")) as broker:
+        before = speak(broker.bootstrap, certificates.context())
+        certificates.replace_broker()
+
+        eventually(
+            lambda: speak(broker.bootstrap, certificates.context()) != before,
+            seconds_max=RELOAD_SECONDS_MAX,
+            every=0.25,
+        )
+
+        Path(certificates.broker_path).write_text("this is no certificate")
+        eventually(lambda: "tls.not_reloaded" in broker.stderr, seconds_max=RELOAD_SECONDS_MAX, every=0.1)
+        speak(broker.bootstrap, certificates.context())
+
+
+def test_a_keystore_that_cannot_be_loaded_is_refused_at_start(data_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.pem").write_text("nothing")
+    settings = {"listeners": "TLS://127.0.0.1:0", "ssl.keystore.location": str(tmp_path / "broken.pem")}
+
+    with (
+        pytest.raises(AssertionError, match=r"penstock: .*broken\.pem"),
+        serving(data_dir, settings=settings, addresses=("--http", "127.0.0.1:0")),
+    ):
+        pass

@@ -1,0 +1,226 @@
+"""What is fuzzed. Each target takes any bytes and returns, or raises what its callers handle."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.protocol.samples import CASES
+from tools.fuzz import seeds
+
+from penstock.config.sources import load
+from penstock.errors import ConfigError, CorruptData, ProtocolError
+from penstock.host.os_disk import OsDisk
+from penstock.log.partition_log import LogSettings
+from penstock.log.recovery import open_log
+from penstock.metadata import values
+from penstock.protocol.batches import check_client_shape, parse_header, seal_in_place, split_batches
+from penstock.protocol.compiler import decoder, encode
+from penstock.protocol.compression import Codec, decompress
+from penstock.protocol.connection import FrameReceiver
+from penstock.protocol.frames import parse_header as parse_request_header
+from penstock.protocol.records import (
+    first_record_at_or_after,
+    iterate,
+    keys_missing,
+    max_timestamp_record,
+    recompress,
+)
+
+LIMIT_BYTES = 128 * 1024
+FRAME_BYTES_MAX = 4096
+_SEGMENT = "00000000000000000000.log"
+_SETTINGS = LogSettings(
+    segment_bytes=1 << 20, segment_ms=10**10, index_interval_bytes=64, index_bytes_max=1 << 20
+)
+_KINDS = (
+    values.TopicValue,
+    values.PartitionValue,
+    values.BrokerValue,
+    values.BrokerConfigValue,
+    values.ProducerIdsValue,
+)
+
+
+class Target(NamedTuple):
+    attempt: Callable[[bytes], None]
+    seeds: Callable[[], Sequence[bytes]]
+
+
+def frames(data: bytes) -> None:
+    """The same frames, or the same refusal, however the bytes are cut."""
+    whole = _split(data, [len(data)])
+    cuts = [data[0] % 7 + 1 if data else 1] * (len(data) + 1)
+    assert _split(data, cuts) == whole
+    for frame in whole:
+        if frame is not None:
+            try:
+                _, position = parse_request_header(memoryview(frame))
+            except ProtocolError:
+                continue
+            assert position <= len(frame)
+
+
+def _split(data: bytes, sizes: Sequence[int]) -> list[bytes | None]:
+    """The frames in order; None at the end if the stream was refused."""
+    receiver = FrameReceiver(FRAME_BYTES_MAX)
+    found: list[bytes | None] = []
+    position = 0
+    try:
+        for size in sizes:
+            piece = data[position : position + size]
+            position += len(piece)
+            while piece:
+                piece = piece[_feed(receiver, piece, found) :]
+    except ProtocolError:
+        found.append(None)
+    return found
+
+
+def _feed(receiver: FrameReceiver, piece: bytes, found: list[bytes | None]) -> int:
+    """As the shell does it, without its budgets. Returns how much was taken."""
+    if not receiver.is_unfinished:
+        shared = memoryview(bytearray(piece))
+        position = 0
+        while (whole := receiver.next_frame(shared, position)) is not None:
+            found.append(bytes(whole[0]))
+            position = whole[1]
+        receiver.keep(shared[position:])
+        return len(piece)
+    room = receiver.own_buffer()
+    count = min(len(room), len(piece))
+    room[:count] = piece[:count]
+    if (full := receiver.received_own(count)) is None:
+        return count
+    if len(full) == 4:
+        receiver.release_own()
+        receiver.keep(full)
+    elif receiver.grow_bytes:
+        receiver.grow()
+    else:
+        found.append(bytes(full[4:]))
+        receiver.release_own()
+    return count
+
+
+def requests(data: bytes) -> None:
+    """Decoded or refused; what was decoded is encoded to something that decodes to the same."""
+    if len(data) < 2:
+        return
+    case = CASES[int.from_bytes(data[:2], "big") % len(CASES)]
+    decode = decoder(case.message, case.version, case.flexible)
+    try:
+        message, end = decode(memoryview(data[2:]), 0)
+    except ProtocolError:
+        return
+    assert 0 <= end <= len(data) - 2
+    encoded = b"".join(encode(case.message, case.version, case.flexible, message))
+    again, _ = decode(memoryview(encoded), 0)
+    assert b"".join(encode(case.message, case.version, case.flexible, again)) == encoded
+
+
+def batches(data: bytes) -> None:
+    """With its checksum mended, so that what lies behind the checksum is reached."""
+    batch = bytearray(data)
+    try:
+        header = parse_header(batch)
+        if header.size == len(batch):
+            seal_in_place(batch)
+        check_client_shape(parse_header(batch))
+    except CorruptData:
+        pass
+    for read in (
+        lambda: len(list(iterate(batch, limit_bytes=LIMIT_BYTES))),
+        lambda: len(list(iterate(batch, limit_bytes=LIMIT_BYTES, strict=True))),
+        lambda: len(keys_missing(batch, limit_bytes=LIMIT_BYTES)),
+        lambda: first_record_at_or_after(batch, 0, limit_bytes=LIMIT_BYTES),
+        lambda: max_timestamp_record(batch, limit_bytes=LIMIT_BYTES),
+        lambda: recompress(batch, Codec.GZIP, limit_bytes=LIMIT_BYTES),
+    ):
+        try:
+            read()  # type: ignore[no-untyped-call]
+        except CorruptData:
+            continue
+    try:
+        walked = [0, *(at + header.size for at, header in split_batches(batch))]
+    except CorruptData:
+        return
+    assert all(before < after for before, after in pairwise(walked))
+    assert walked[-1] <= len(batch)
+
+
+def decompressors(data: bytes) -> None:
+    if not data:
+        return
+    codec = Codec(data[0] % len(Codec))
+    try:
+        expanded = decompress(codec, data[1:], limit_bytes=LIMIT_BYTES)
+    except CorruptData:
+        return
+    assert len(expanded) <= LIMIT_BYTES
+
+
+def recovery(data: bytes) -> None:
+    """A segment that a crash or a stranger left: opening it ends, and opening again changes nothing."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-fuzz-", dir=_memory_folder()))
+    try:
+        (folder / _SEGMENT).write_bytes(data)
+        first = _recovered(folder)
+        left = (folder / _SEGMENT).read_bytes() if (folder / _SEGMENT).exists() else b""
+        assert data.startswith(left)
+        assert _recovered(folder) == first
+    finally:
+        shutil.rmtree(folder)
+
+
+def _recovered(folder: Path) -> tuple[int, int] | None:
+    try:
+        recovered = open_log(OsDisk(), str(folder), _SETTINGS)
+    except CorruptData:
+        return None
+    try:
+        return recovered.log.log_start_offset, recovered.log.log_end_offset
+    finally:
+        recovered.log.close()
+
+
+def _memory_folder() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+def metadata_values(data: bytes) -> None:
+    if not data:
+        return
+    kind = _KINDS[data[0] % len(_KINDS)]
+    try:
+        value = values.decode(kind, "key", data[1:])
+    except CorruptData:
+        return
+    assert values.decode(kind, "key", values.encode(value)) == value
+
+
+def configs(data: bytes) -> None:
+    """The same bytes as a file, and as settings given one by one."""
+    text = data.decode(errors="replace")
+    for file, sets in ((data, []), (None, text.split("\0"))):
+        try:
+            load({}, sets, file)
+        except ConfigError as refusal:
+            assert str(refusal), "a refusal says why"
+
+
+def _request_seeds() -> list[bytes]:
+    return [number.to_bytes(2, "big") + body for number, body in seeds.requests()]
+
+
+TARGETS = {
+    "frames": Target(frames, seeds.frames),
+    "requests": Target(requests, _request_seeds),
+    "batches": Target(batches, seeds.batches),
+    "decompressors": Target(decompressors, seeds.compressed),
+    "recovery": Target(recovery, seeds.segments),
+    "metadata-values": Target(metadata_values, seeds.metadata_values),
+    "configs": Target(configs, seeds.configs),
+}
