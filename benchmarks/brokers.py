@@ -97,10 +97,10 @@ def running_broker(home: Path, settings: Sequence[str] = ()) -> Iterator[Broker]
         try:
             process.wait(STOP_S_MAX)
         except subprocess.TimeoutExpired as late:
-            process.kill()
-            process.wait()
             raise BrokerFailed(f"the broker had not stopped after {STOP_S_MAX} s") from late
         finally:
+            process.kill()  # does nothing to one that has ended
+            process.wait()
             assert process.stdout is not None
             process.stdout.close()
 

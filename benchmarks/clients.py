@@ -10,7 +10,6 @@ are batches.
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, TypeVar
@@ -23,6 +22,8 @@ Result = TypeVar("Result")
 
 DELIVERY_S_MAX = 120
 STALL_S_MAX = 30
+CLIENT_S_MAX = 1200
+"""A client process that died without a word would otherwise be waited for without end."""
 LOG_ERRORS = 3
 BATCHED = {"linger.ms": 100, "batch.size": 1_000_000}
 """Long enough for full batches even where the records are spread over 1,000 partitions."""
@@ -44,9 +45,9 @@ class Job:
 
 
 def in_another_process(function: Callable[..., Result], *arguments: Any) -> Result:
-    """So that the client has an interpreter, and a core, of its own."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
+    """So that the client has an interpreter, and a core, of its own. It ends when this call does."""
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply_async(function, arguments).get(CLIENT_S_MAX)
 
 
 def _raise_if_refused(error: KafkaError | None, _: Message) -> None:

@@ -7,13 +7,13 @@ ends. Flush policy before_ack: nobody sees a record that is not on disk.
 import struct
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from confluent_kafka import Producer
 
 from benchmarks.brokers import fresh_broker
 from benchmarks.clients import (
+    CLIENT_S_MAX,
     STALL_S_MAX,
     ClientFailed,
     Job,
@@ -55,10 +55,10 @@ def measure(settings: Settings) -> Iterator[Figure]:
 def _measure_once(records: int, partitions: int) -> tuple[list[float], Phase]:
     with fresh_broker() as broker, new_topic(broker.bootstrap, partitions, "before_ack") as topic:
         job = Job(broker.bootstrap, broker.pid, topic, partitions, records, RECORD_BYTES)
-        with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-            receiving = pool.submit(receive, job)
-            sending = pool.submit(send, job)
-            return receiving.result(), sending.result()
+        with get_context("spawn").Pool(2) as pool:
+            receiving = pool.apply_async(receive, (job,))
+            sending = pool.apply_async(send, (job,))
+            return receiving.get(CLIENT_S_MAX), sending.get(CLIENT_S_MAX)
 
 
 def send(job: Job) -> Phase:

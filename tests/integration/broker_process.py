@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -172,10 +172,16 @@ class BrokerProcess:
 
     def size_on_disk(self, under: str = "") -> int:
         """Bytes of all files below the data directory."""
-        return sum(path.stat().st_size for path in self._files(under))
+        return size_of_files(self.data_dir / under)
 
-    def _files(self, under: str) -> Iterator[Path]:
-        return (path for path in (self.data_dir / under).rglob("*") if path.is_file())
+
+def size_of_files(folder: Path) -> int:
+    """Bytes of all files below a folder, of which some may be vanishing."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 @contextmanager

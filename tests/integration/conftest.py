@@ -6,6 +6,7 @@ from typing import Protocol
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
 from tests.integration.broker_process import BrokerProcess, serving
 from tests.integration.messages import QUIET
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.integration.messages import FIRST_TIMESTAMP_MS
-
 from penstock.protocol.frames import decode_response, encode_request
 from penstock.protocol.messages.fetch import FETCH, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from penstock.protocol.messages.metadata import METADATA, MetadataRequest, MetadataRequestTopic
@@ -22,6 +20,7 @@ from penstock.protocol.messages.produce import (
 from penstock.protocol.records import BatchOptions, Record, build_batch
 from penstock.protocol.schema import Api, Request, Response
 from penstock.types import Offset
+from tests.integration.messages import FIRST_TIMESTAMP_MS
 
 REPLY_SECONDS_MAX = 10.0
 PRODUCE_VERSION = 9

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
 from tests.integration.messages import (
     COMPRESSIONS,
     FIRST_TIMESTAMP_MS,

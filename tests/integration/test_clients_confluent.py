@@ -13,6 +13,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
+
 from tests.integration.conftest import CreateTopic
 from tests.integration.messages import (
     COMPRESSIONS,

@@ -15,6 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     OffsetSpec,
     ResourceType,
 )
+
 from tests.integration.broker_process import BrokerProcess, eventually
 from tests.integration.messages import QUIET, varied_messages
 from tests.integration.test_clients_confluent import produce

@@ -13,6 +13,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 from kafka.codec import has_snappy
 from kafka.errors import KafkaError, TopicAlreadyExistsError
+
 from tests.integration.messages import (
     COMPRESSIONS,
     FIRST_TIMESTAMP_MS,

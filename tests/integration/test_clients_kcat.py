@@ -4,6 +4,7 @@ import shutil
 import subprocess
 
 import pytest
+
 from tests.integration.conftest import CreateTopic
 
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")

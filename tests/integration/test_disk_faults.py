@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
 from tests.integration.broker_process import BrokerProcess, eventually
 from tests.integration.disk_faults import failing_sync, power_cut_disk, small_disk
 

@@ -12,7 +12,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewTopic,
     ResourceType,
 )
-from tests.integration.broker_process import BrokerProcess, eventually
+
+from penstock.errors import ErrorCode
+from penstock.protocol.batches import split_batches
+from penstock.protocol.messages.fetch import FETCH
+from penstock.protocol.messages.metadata import METADATA, MetadataRequest, MetadataRequestTopic
+from penstock.protocol.messages.produce import PRODUCE
+from penstock.protocol.records import iterate
+from penstock.testing import Broker, broker
+from tests.integration.broker_process import BrokerProcess, eventually, size_of_files
 from tests.integration.messages import QUIET, assert_same, spread, varied_messages
 from tests.integration.raw_client import (
     FETCH_VERSION,
@@ -25,14 +33,6 @@ from tests.integration.raw_client import (
     records_of,
 )
 from tests.integration.test_clients_confluent import assign_all, produce, read
-
-from penstock.errors import ErrorCode
-from penstock.protocol.batches import split_batches
-from penstock.protocol.messages.fetch import FETCH
-from penstock.protocol.messages.metadata import METADATA, MetadataRequest, MetadataRequestTopic
-from penstock.protocol.messages.produce import PRODUCE
-from penstock.protocol.records import iterate
-from penstock.testing import Broker, broker
 
 SECONDS_MAX = 20.0
 MIB = 1024 * 1024
@@ -147,38 +147,44 @@ def assert_kept(acknowledged: list[bytes], there: list[bytes]) -> None:
     assert places == sorted(places)
 
 
-def test_deleted_records_give_their_disk_back(own_broker: BrokerProcess) -> None:
-    create(own_broker.bootstrap, "trimmed", config={"segment.bytes": str(SEGMENT_BYTES)})
+def test_the_start_of_a_log_survives_being_killed(own_broker: BrokerProcess) -> None:
     with connected(own_broker.bootstrap) as client:
-        for _ in range(10):
-            assert client.produce("trimmed", batch_of(bytes(MIB // 2))).error_code == 0
-    assert own_broker.size_on_disk() > 5 * MIB
+        client.create_topic("trimmed")
+        assert client.produce("trimmed", batch_of(*[b"x"] * 20)).error_code == 0
+    delete_records(own_broker.bootstrap, "trimmed", 12)
 
-    admin = AdminClient({"bootstrap.servers": own_broker.bootstrap, **QUIET})
-    (deleted,) = admin.delete_records([TopicPartition("trimmed", 0, 10)]).values()
-    assert deleted.result(SECONDS_MAX).low_watermark == 10
-
-    eventually(lambda: own_broker.size_on_disk() < MIB)
     own_broker.kill()
     own_broker.start()
-    assert watermarks(own_broker.bootstrap, "trimmed") == (10, 10)
+
+    assert watermarks(own_broker.bootstrap, "trimmed") == (12, 20)
 
 
-def test_a_deleted_topic_stays_deleted_and_gives_its_disk_back(own_broker: BrokerProcess) -> None:
-    with connected(own_broker.bootstrap) as client:
-        client.create_topic("gone")
-        for _ in range(4):
-            assert client.produce("gone", batch_of(bytes(MIB // 2))).error_code == 0
-    admin = AdminClient({"bootstrap.servers": own_broker.bootstrap, **QUIET})
-    (deleted,) = admin.delete_topics(["gone"]).values()
-    deleted.result(SECONDS_MAX)
+def test_deleted_records_give_their_disk_back() -> None:
+    with broker(**{"log.segment.bytes": SEGMENT_BYTES}) as running:
+        fill(running, "trimmed", 5)
+        delete_records(running.bootstrap, "trimmed", 5)
+        assert watermarks(running.bootstrap, "trimmed") == (5, 5)
 
-    eventually(lambda: own_broker.size_on_disk() < MIB)
-    own_broker.kill()
-    own_broker.start()
-    assert (
-        "gone" not in AdminClient({"bootstrap.servers": own_broker.bootstrap, **QUIET}).list_topics().topics
-    )
+        running.advance(ms=0)
+
+        assert data_bytes(running.data_dir) == 0
+
+
+def delete_records(bootstrap: str, topic: str, before: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    (deleted,) = admin.delete_records([TopicPartition(topic, 0, before)]).values()
+    assert deleted.result(SECONDS_MAX).low_watermark == before
+
+
+def test_a_deleted_topic_gives_its_disk_back(tmp_path: Path) -> None:
+    with broker(tmp_path) as running:
+        fill(running, "gone", 3)
+        admin = AdminClient({"bootstrap.servers": running.bootstrap, **QUIET})
+        (deleted,) = admin.delete_topics(["gone"]).values()
+        deleted.result(SECONDS_MAX)
+
+        eventually(lambda: size_of_files(tmp_path) < MIB)
+        assert "gone" not in admin.list_topics().topics
 
 
 def fill(running: Broker, topic: str, mebibytes: int) -> None:
@@ -226,12 +232,12 @@ def data_bytes(data_dir: Path) -> int:
     return sum(path.stat().st_size for path in data_dir.rglob("*.log"))
 
 
-def test_a_waiting_fetch_is_answered_as_soon_as_the_record_is_safe(own_broker: BrokerProcess) -> None:
-    with connected(own_broker.bootstrap) as writer, connected(own_broker.bootstrap) as reader:
-        writer.create_topic("awaited")
-        reader.send(FETCH, FETCH_VERSION, fetch_request("awaited", 0, max_wait_ms=60_000, min_bytes=1))
+def test_a_waiting_fetch_is_answered_as_soon_as_the_record_is_safe(bootstrap: str, topic: str) -> None:
+    with connected(bootstrap) as writer, connected(bootstrap) as reader:
+        writer.create_topic(topic)
+        reader.send(FETCH, FETCH_VERSION, fetch_request(topic, 0, max_wait_ms=60_000, min_bytes=1))
         written_at = time.monotonic()
-        assert writer.produce("awaited", batch_of(b"now")).error_code == 0
+        assert writer.produce(topic, batch_of(b"now")).error_code == 0
         _, reply = reader.receive(FETCH, FETCH_VERSION)
 
         assert time.monotonic() - written_at < 2

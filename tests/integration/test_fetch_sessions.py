@@ -1,8 +1,5 @@
 """Fetch sessions (KIP-227) as they go over the wire."""
 
-from tests.integration.conftest import CreateTopic
-from tests.integration.raw_client import FETCH_VERSION, RawClient, batch_of, connected
-
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.fetch import (
     FETCH,
@@ -12,6 +9,8 @@ from penstock.protocol.messages.fetch import (
     FetchTopic,
     ForgottenTopic,
 )
+from tests.integration.conftest import CreateTopic
+from tests.integration.raw_client import FETCH_VERSION, RawClient, batch_of, connected
 
 PARTITIONS = 4
 

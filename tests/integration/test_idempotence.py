@@ -1,14 +1,13 @@
 """A producer that repeats a batch, because it never heard of the first one's success, writes it once."""
 
-from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
-
-import pytest
-from tests.integration.broker_process import BrokerProcess
-from tests.integration.raw_client import RawClient, batch_of, connected
 
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.init_producer_id import INIT_PRODUCER_ID, InitProducerIdRequest
+from penstock.testing import broker
+from tests.integration.broker_process import BrokerProcess
+from tests.integration.raw_client import RawClient, batch_of, connected
 
 OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -47,20 +46,31 @@ def test_a_repeated_batch_is_acknowledged_with_its_first_offset(bootstrap: str, 
         assert end_of(client, topic) == 3
 
 
-@pytest.mark.parametrize("end", [BrokerProcess.stop, BrokerProcess.kill], ids=["stopped", "killed"])
-def test_a_batch_repeated_after_a_restart_is_recognised(
-    own_broker: BrokerProcess, end: Callable[[BrokerProcess], object]
-) -> None:
-    with connected(own_broker.bootstrap) as client:
+def test_a_batch_repeated_after_a_restart_is_recognised(tmp_path: Path) -> None:
+    with broker(tmp_path) as running:
+        producer = write_five(running.bootstrap)
+    with broker(tmp_path) as running:
+        repeat_five(running.bootstrap, producer)
+
+
+def test_a_batch_repeated_after_a_crash_is_recognised(own_broker: BrokerProcess) -> None:
+    producer = write_five(own_broker.bootstrap)
+    own_broker.kill()
+    own_broker.start()
+    repeat_five(own_broker.bootstrap, producer)
+
+
+def write_five(bootstrap: str) -> Producer:
+    with connected(bootstrap) as client:
         client.create_topic("orders")
         producer = new_producer(client)
         for sequence in range(5):
             assert client.produce("orders", producer.batch(sequence, b"%d" % sequence)).error_code == 0
+    return producer
 
-    end(own_broker)
-    own_broker.start()
 
-    with connected(own_broker.bootstrap) as client:
+def repeat_five(bootstrap: str, producer: Producer) -> None:
+    with connected(bootstrap) as client:
         repeated = [client.produce("orders", producer.batch(sequence, b"again")) for sequence in range(5)]
         following = client.produce("orders", producer.batch(5, b"5"))
         assert [(reply.error_code, reply.base_offset) for reply in repeated] == [(0, n) for n in range(5)]

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.broker_process import BrokerProcess, serving
+
+from penstock.protocol.messages.api_versions import API_VERSIONS, ApiVersionsRequest
+from penstock.protocol.messages.fetch import FETCH
+from penstock.protocol.messages.metadata import METADATA, MetadataRequest, MetadataRequestTopic
+from penstock.protocol.messages.produce import PRODUCE
+from penstock.protocol.schema import Api, Struct
+from penstock.testing import broker
+from tests.integration.broker_process import BrokerProcess
 from tests.integration.raw_client import (
     FETCH_VERSION,
     METADATA_VERSION,
@@ -19,12 +26,6 @@ from tests.integration.raw_client import (
     fetch_request,
     produce_request,
 )
-
-from penstock.protocol.messages.api_versions import API_VERSIONS, ApiVersionsRequest
-from penstock.protocol.messages.fetch import FETCH
-from penstock.protocol.messages.metadata import METADATA, MetadataRequest, MetadataRequestTopic
-from penstock.protocol.messages.produce import PRODUCE
-from penstock.protocol.schema import Api, Struct
 
 PIPELINED = 200
 GREEDY_FETCHES = 60
@@ -146,27 +147,27 @@ def test_five_hundred_connections_are_served(bootstrap: str, topic: str) -> None
     assert sorted(offsets) == list(range(CONNECTIONS))
 
 
-def test_more_connections_than_allowed_are_closed_and_the_rest_goes_on(data_dir: Path) -> None:
-    with serving(data_dir, settings={"max.connections": 3}) as broker, ExitStack() as stack:
-        clients = [stack.enter_context(connected(broker.bootstrap)) for _ in range(3)]
+def test_more_connections_than_allowed_are_closed_and_the_rest_goes_on() -> None:
+    with broker(**{"max.connections": 3}) as running, ExitStack() as stack:
+        clients = [stack.enter_context(connected(running.bootstrap)) for _ in range(3)]
         for client in clients:
             client.ask(API_VERSIONS, 0, ApiVersionsRequest())
-        one_too_many = stack.enter_context(connected(broker.bootstrap))
+        one_too_many = stack.enter_context(connected(running.bootstrap))
 
         assert one_too_many.is_closed_by_broker()
         for client in clients:
             assert client.ask(API_VERSIONS, 0, ApiVersionsRequest()).error_code == 0
 
 
-def test_a_request_larger_than_allowed_closes_the_connection(data_dir: Path) -> None:
-    with serving(data_dir, settings=SMALL_REQUESTS) as broker:
-        with connected(broker.bootstrap) as client:
+def test_a_request_larger_than_allowed_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    with broker(**SMALL_REQUESTS) as running:
+        with connected(running.bootstrap) as client:
             client.socket.sendall(struct.pack(">i", 10_001))
             assert client.is_closed_by_broker()
-        with connected(broker.bootstrap) as client:
+        with connected(running.bootstrap) as client:
             client.create_topic("fits")
             assert client.produce("fits", batch_of(bytes(9_000))).error_code == 0
-        assert "10001" in broker.stderr
+    assert "10001" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from tests.integration.broker_process import BrokerProcess, serving
-from tests.integration.messages import QUIET
-from tests.integration.raw_client import RawClient, batch_of, connected
 
 from penstock.protocol.messages.describe_cluster import DESCRIBE_CLUSTER, DescribeClusterRequest
 from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR, FindCoordinatorRequest
 from penstock.protocol.messages.metadata import METADATA, MetadataRequest
+from penstock.testing import Broker, broker
+from tests.integration.messages import QUIET
+from tests.integration.raw_client import RawClient, batch_of, connected
 
 SETTINGS = {
     "listeners": "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
@@ -30,9 +30,9 @@ class Told(NamedTuple):
 
 
 @pytest.fixture
-def two_doors(data_dir: Path) -> Iterator[BrokerProcess]:
-    with serving(data_dir, settings=SETTINGS, addresses=("--http", "127.0.0.1:0")) as broker:
-        yield broker
+def two_doors() -> Iterator[Broker]:
+    with broker(**SETTINGS) as running:
+        yield running
 
 
 def ask(client: RawClient) -> Told:
@@ -43,8 +43,8 @@ def ask(client: RawClient) -> Told:
     return Told(f"{node.host}:{node.port}", f"{described.host}:{described.port}", coordinator)
 
 
-def test_each_listener_names_its_own_address(two_doors: BrokerProcess) -> None:
-    inside, outside = two_doors.addresses
+def test_each_listener_names_its_own_address(two_doors: Broker) -> None:
+    inside, outside = two_doors.address("inside"), two_doors.address("outside")
     assert inside != outside
 
     for address, expected in ((inside, inside), (outside, "broker.example.com:19092")):
@@ -54,8 +54,8 @@ def test_each_listener_names_its_own_address(two_doors: BrokerProcess) -> None:
         assert told.coordinator in (expected, ""), "a coordinator is named by this listener or not yet"
 
 
-def test_a_client_comes_in_by_the_listener_it_can_reach(two_doors: BrokerProcess) -> None:
-    inside, outside = two_doors.addresses
+def test_a_client_comes_in_by_the_listener_it_can_reach(two_doors: Broker) -> None:
+    inside, outside = two_doors.address("inside"), two_doors.address("outside")
     with connected(inside) as writer, connected(outside) as reader:
         writer.create_topic("shared")
         assert writer.produce("shared", batch_of(b"through the other door")).error_code == 0
@@ -66,20 +66,16 @@ def test_a_client_comes_in_by_the_listener_it_can_reach(two_doors: BrokerProcess
     assert [f"{node.host}:{node.port}" for node in cluster.nodes] == [inside]
 
 
-def test_a_broker_that_moves_tells_its_new_address(data_dir: Path) -> None:
+def test_a_broker_that_moves_tells_its_new_address(tmp_path: Path) -> None:
     for advertised in ("first.example.com:1", "second.example.com:2"):
-        with (
-            serving(data_dir, "--advertised", advertised) as broker,
-            connected(broker.bootstrap) as client,
-        ):
+        settings = {"advertised.listeners": f"PLAINTEXT://{advertised}"}
+        with broker(tmp_path, **settings) as running, connected(running.bootstrap) as client:
             assert ask(client).metadata == advertised
-            assert broker.stop() == 0
 
 
-def test_ipv6_is_served_and_told_without_brackets(data_dir: Path) -> None:
-    addresses = ("--kafka", "[::1]:0", "--http", "127.0.0.1:0")
-    with serving(data_dir, addresses=addresses) as broker:
-        port = broker.bootstrap.rpartition(":")[2]
-        assert broker.bootstrap == f"[::1]:{port}"
+def test_ipv6_is_served_and_told_without_brackets() -> None:
+    with broker(listeners="PLAINTEXT://[::1]:0") as running:
+        port = running.bootstrap.rpartition(":")[2]
+        assert running.bootstrap == f"[::1]:{port}"
         with connected(f"::1:{port}") as client:
             assert ask(client).metadata == f"::1:{port}"

@@ -9,6 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+
+from penstock.protocol.messages.fetch import FETCH
+from penstock.protocol.messages.produce import PRODUCE
 from tests.integration.broker_process import BrokerProcess, Finished, penstock, serving
 from tests.integration.raw_client import (
     FETCH_VERSION,
@@ -18,9 +21,6 @@ from tests.integration.raw_client import (
     fetch_request,
     produce_request,
 )
-
-from penstock.protocol.messages.fetch import FETCH
-from penstock.protocol.messages.produce import PRODUCE
 
 STOP_SECONDS_MAX = 2.0
 FREE = ("--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0")

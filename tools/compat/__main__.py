@@ -41,6 +41,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--environments", type=Path, default=_CACHE, help="where interpreters are made")
     parser.add_argument("--only", default="", help="tests to run, as pytest's -k takes them")
     parser.add_argument("--everything", action="store_true", help="also run what is listed as not applicable")
+    parser.add_argument("--seconds", type=int, default=60, help="after which a test is ended")
     parser.add_argument("--keep", type=Path, help="a new folder for the outcomes and the broker's log")
     return parser.parse_args()
 
@@ -54,7 +55,7 @@ def _compare(options: argparse.Namespace) -> int:
     list_path = _LISTS / f"{suite.name}.toml"
     listed = read_list(list_path.read_text())
     program = interpreter_with(options.environments.resolve() / suite.name, suite.requirements)
-    choice = Choice(list_path, options.only, everything=options.everything)
+    choice = Choice(list_path, options.only, everything=options.everything, test_s_max=options.seconds)
     finished = run(suite, options.suite, program, choice, options.keep)
     verdict = judge(finished.outcomes, listed, whole=not options.only)
     print("\n".join(summary(suite.name, verdict)))

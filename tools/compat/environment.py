@@ -26,4 +26,4 @@ def interpreter_with(folder: Path, requirements: Sequence[str]) -> Path:
 
 
 def _run(command: Sequence[str]) -> None:
-    subprocess.run(command, check=True)  # noqa: S603
+    subprocess.run(command, check=True)

@@ -16,8 +16,6 @@ from tools.compat.report import Outcome, read_outcomes
 from tools.compat.suites import Suite, SuiteError
 
 _ROOT = Path(__file__).parents[2]
-_TEST_S_MAX = 60
-"""A test that waits for what never comes is ended after this."""
 _PLUGINS = ("tools.compat.plugin", "tools.compat.stand_ins")
 _COMPLAINTS_MAX = 20
 
@@ -30,6 +28,8 @@ class Choice(NamedTuple):
     """As pytest's -k takes it; empty for all."""
     everything: bool = False
     """Also what our list calls not applicable."""
+    test_s_max: int = 60
+    """A test that waits for what never comes is ended after this."""
 
 
 class Finished(NamedTuple):
@@ -47,9 +47,7 @@ def run(suite: Suite, source: Path, program: Path, choice: Choice, keep: Path | 
         with running_broker(home / "broker", suite.settings) as broker:
             variables = _variables(suite, broker, home, choice)
             variables["PENSTOCK_COMPAT_OUTCOMES"] = str(outcomes)
-            subprocess.run(  # noqa: S603
-                _command(suite, program, choice), cwd=copy, env=variables, check=False
-            )
+            subprocess.run(_command(suite, program, choice), cwd=copy, env=variables, check=False)
             complaints = _complaints(broker)
         if keep is not None:
             keep.mkdir(parents=True)
@@ -94,7 +92,7 @@ def _command(suite: Suite, program: Path, choice: Choice) -> list[str]:
         "-rN",
         "--disable-warnings",
     ]
-    command += [f"--timeout={_TEST_S_MAX}", "--timeout-method=signal", "-p", "no:cacheprovider"]
+    command += [f"--timeout={choice.test_s_max}", "--timeout-method=signal", "-p", "no:cacheprovider"]
     for plugin in _PLUGINS:
         command += ["-p", plugin]
     if choice.only:

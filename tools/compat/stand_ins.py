@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from _pytest.fixtures import SubRequest
 
 _IMAGE = "penstock/kafka:2.13_4.2.0"
 """Never pulled. aiokafka's suite reads from the tag which version of Kafka to expect."""
@@ -58,7 +59,7 @@ _ANSWERS: dict[str, Callable[[], object]] = {
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> object | None:
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: SubRequest) -> object | None:
     answer = _ANSWERS.get(fixturedef.argname)
     if answer is None:
         return None

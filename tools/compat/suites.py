@@ -76,7 +76,8 @@ AIOKAFKA = Suite(
     requirements=(*_PYTEST, "aiokafka==0.14.0", "cramjam==2.11.0", "async-timeout==5.0.1", "docker==7.1.0"),
     copied=("tests", "pyproject.toml"),
     tests=("tests",),
-    settings={"num.partitions": "2"},
+    # One of its tests asks broker 0 by its number.
+    settings={"num.partitions": "2", "node.id": "0"},
     broker_fixture="kafka_server",
 )
 

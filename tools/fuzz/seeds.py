@@ -3,9 +3,6 @@
 from collections.abc import Iterator
 from random import Random
 
-from tests.fuzz.corpus import captured_frames
-from tests.protocol.samples import CASES, sample
-
 from penstock.metadata.values import (
     BrokerConfigValue,
     BrokerValue,
@@ -13,12 +10,15 @@ from penstock.metadata.values import (
     PartitionValue,
     ProducerIdsValue,
     TopicValue,
+    Value,
     encode,
 )
 from penstock.protocol import compiler
 from penstock.protocol.compression import Codec, compress
 from penstock.protocol.records import Record, build_batch
 from penstock.types import Offset
+from tests.fuzz.mutations import captured_frames
+from tests.protocol.samples import CASES, sample
 
 SAMPLES_PER_CASE = 2
 _TIMESTAMP_MS = 1_700_000_000_000
@@ -71,7 +71,7 @@ def requests() -> Iterator[tuple[int, bytes]]:
 
 
 def metadata_values() -> list[bytes]:
-    values = (
+    values: tuple[Value, ...] = (
         TopicValue("AAECAwQFBgcICQoLDA0ODw", 3, False, _TIMESTAMP_MS, {"retention.ms": "1000"}),
         PartitionValue((1, 2), 1, 4, (1, 2), 7),
         BrokerValue("rack", {"PLAINTEXT": EndpointValue("host", 9092)}),

@@ -20,6 +20,7 @@ Files, in Kafka's layout, in a folder named topic-partition:
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.errors import StorageFull
@@ -212,6 +213,15 @@ class PartitionLog:
     def adopt_folder(self) -> None:
         """The folder is on disk already."""
         self._folder_made = True
+
+    def claim_folder(self) -> None:
+        """Without a snapshot nothing says that the folder, its name and whose it is are durable.
+
+        The process that made it may have been killed before its first flush: ours covers them again.
+        """
+        if not self.snapshots:
+            with suppress(StorageFull):  # it is there; only rewriting it has to wait for room
+                self._make_folder()
 
     def account_recovered(self, header: BatchHeader, *, replay: bool) -> None:
         """A sound batch was found at the end. `replay`: no snapshot accounts for its producer."""

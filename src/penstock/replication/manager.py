@@ -5,7 +5,9 @@ they change, and goes when the topic goes. Two topics of one name, one after the
 apart by their ids: what is left of the first is never taken for the second.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
@@ -18,6 +20,8 @@ from penstock.metadata.image import ClusterImage, PartitionState, Topic, changed
 from penstock.metadata.keys import topic_id_text
 from penstock.replication.partition import Partition, log_settings
 from penstock.types import LeaderEpoch, TopicId, TopicPartition
+
+_PARTITION_METADATA: Final = re.compile(rb"version: 0\ntopic_id: [a-zA-Z0-9_-]{22}\n")
 
 
 class Partitions:
@@ -92,7 +96,9 @@ class Partitions:
         if not self._disk.exists(path):
             return False
         content = self._disk.read_file(path)
-        return bool(content) and content != _partition_metadata(image.topics[name.topic].id)
+        # What a crash or a flipped bit left of the file is no proof that the records are another's.
+        is_sound = _PARTITION_METADATA.fullmatch(content) is not None
+        return is_sound and content != _partition_metadata(image.topics[name.topic].id)
 
     def _open(
         self, topic: Topic, state: PartitionState, config: TopicConfig
@@ -104,7 +110,9 @@ class Partitions:
             partition = self._add(topic, state, self._new_log(name, config), config)
             partition.go_offline(str(damage))
             return partition, None
-        return self._add(topic, state, recovered.log, config), recovered
+        partition = self._add(topic, state, recovered.log, config)
+        recovered.log.claim_folder()
+        return partition, recovered
 
     def _new_log(self, name: TopicPartition, config: TopicConfig) -> PartitionLog:
         return PartitionLog(self._disk, self._directory.folder_of(name), log_settings(config))

@@ -10,6 +10,7 @@ that, byte for byte, and reach at least as far as anybody was told that it is sa
 Invariants hold after every event (`check`), validations after every restart and at the end.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -71,19 +72,20 @@ class History:
     def check(self, partition: Partition) -> None:
         """After every event: cheap, and true at any moment."""
         log, high = partition.log, partition.high_watermark
-        self.require(high >= self._high_watermark, f"the high watermark went back to {high}")
-        self.require(log.flushed_end_offset <= log.log_end_offset, "more is flushed than there is in the log")
         waits = partition.config.flush_policy is FlushPolicy.BEFORE_ACK
-        limit = log.flushed_end_offset if waits else log.log_end_offset
-        self.require(high <= limit, f"the high watermark {high} is past {limit}")
-        self.require(log.recovery_point <= log.flushed_end_offset, "the recovery point is past what is safe")
-        self.require(log.log_end_offset == self.end, f"the log ends at {log.log_end_offset}, not {self.end}")
+        flushed = log.flushed_end_offset
+        sound = (
+            self._high_watermark <= high <= (flushed if waits else log.log_end_offset)
+            and log.recovery_point <= flushed <= log.log_end_offset == self.end
+        )
+        if not sound:
+            raise Violation(f"{self.name}: {partition} {log}; it ended at {self.end}, {self._high_watermark}")
         if partition.read_only is not None:
             self._frozen_at = self._frozen_at if self._frozen_at is not None else high
             self.require(high == self._frozen_at, "a record became safe on a disk that failed")
         self._high_watermark = high
         self.start_seen = max(self.start_seen, log.log_start_offset)
-        self.safe_end = max(self.safe_end, high if waits else log.flushed_end_offset)
+        self.safe_end = max(self.safe_end, high if waits else flushed)
 
     def check_producers(self, partition: Partition) -> None:
         same = partition.log.producers.to_bytes() == self._producers.to_bytes()
@@ -104,7 +106,7 @@ class History:
         return offset
 
     def _number_of(self, offset: int) -> int:
-        return next(i for i, batch in enumerate(self.batches) if batch.end_offset > offset)
+        return bisect_right(self.batches, offset, key=lambda batch: batch.end_offset)
 
     # After a restart
 
@@ -113,11 +115,13 @@ class History:
         self.require(partition.offline is None, f"is refused as damaged: {partition.offline}")
         log = partition.log
         start, end = log.log_start_offset, log.log_end_offset
+        if end == self.safe_end == 0 and power_was_lost:
+            self.start_acknowledged = 0  # nothing was ever flushed, not even that there is a folder
         self.require(start >= self.start_acknowledged, f"starts at {start} although its records were deleted")
         self.require(start <= self.start_seen, f"starts at {start}, which nobody asked for")
         least = self.safe_end if power_was_lost else self.end
         self.require(end >= least, f"ends at {end}; records below {least} were safe")
-        if end > self.end or (start == end and end < self.end):
+        if start == end > 0 and partition.config.flush_policy is not FlushPolicy.BEFORE_ACK:
             self._begin_anew(partition)
             return
         self.batches = [batch for batch in self.batches if batch.end_offset <= end]
@@ -133,10 +137,6 @@ class History:
     def _begin_anew(self, partition: Partition) -> None:
         """Its start was moved past everything that survived: it is empty, and goes on from there."""
         log = partition.log
-        self.require(
-            log.log_start_offset == log.log_end_offset >= self.start_acknowledged > 0,
-            f"ends at {log.log_end_offset} after {self.end}",
-        )
         self.batches = [batch for batch in self.batches if batch.end_offset <= log.log_end_offset]
         if self.end < log.log_end_offset:
             self.batches.append(KeptBatch(self.end, log.log_end_offset, b""))
@@ -176,8 +176,8 @@ class History:
 
     def first_at_or_after(self, timestamp: int, start: int, end: int) -> tuple[int, int] | None:
         """A linear scan: the answer that a lookup by time must give."""
-        for batch in self.batches:
-            if batch.end_offset <= start or not batch.data:
+        for batch in self.batches[self._number_of(start) :]:
+            if not batch.data or parse_header(batch.data).max_timestamp < timestamp:
                 continue
             for record in records.iterate(batch.data, limit_bytes=DECOMPRESSED_BYTES_MAX):
                 if record.offset >= end:

@@ -9,7 +9,7 @@ partitions, log, recovery.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from hashlib import blake2b
 from random import Random
 from typing import Any, NamedTuple
@@ -59,7 +59,7 @@ class Choices(NamedTuple):
             policy=random.choice([FlushPolicy.BEFORE_ACK] * 3 + [FlushPolicy.INTERVAL, FlushPolicy.OS]),
             partitions=random.choice((1, 1, 2, 3)),
             lives=random.randint(1, 4),
-            life_seconds=random.choice((2.0, 8.0, 20.0)),
+            life_seconds=random.choice((1.0, 4.0, 9.0)),
             segment_bytes=random.choice((1_000, 3_000, 20_000)),
             index_interval_bytes=random.choice((1, 150, 1_000)),
             retention_ms=random.choice((-1, -1, 5_000)),
@@ -196,6 +196,8 @@ class Life:
         self._random = world.random(f"life {loop.time()}")
         self._mount = world.disk.mount()
         self._over: asyncio.Future[None] = loop.create_future()
+        self._power: asyncio.Future[None] = loop.create_future()
+        """Done when it is lost."""
         self.broken: BaseException | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._partitions: dict[str, Partition] = {}
@@ -213,12 +215,12 @@ class Life:
         if self._ending == "call":
             disk.power_fails_at = disk.calls + self._random.choice((20, 100, 500, 3_000))
         try:
-            await self._open(power_was_lost=power_was_lost)
+            await self._unless_dark(self._open(power_was_lost=power_was_lost))
             self._start()
             await (self._peace() if self._ending == "peace" else self._over)
             if self._ending in ("stop", "peace"):
                 await self._end_tasks()
-                await self.storage.close()
+                await self._unless_dark(self.storage.close())
         except PowerLost:
             self.world.trace("the power was lost")
         except (StorageFull, StorageFailed) as failure:
@@ -245,6 +247,16 @@ class Life:
             history.require(
                 settled.high_watermark == settled.log.log_end_offset, "recovery left a part unsafe"
             )
+
+    async def _unless_dark(self, work: Coroutine[Any, Any, None]) -> None:
+        """What waits for a disk without power waits for ever."""
+        task = self._loop.create_task(work)
+        await asyncio.wait([task, self._power], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+            raise PowerLost
+        task.result()
 
     def _delay(self) -> float:
         return self._random.random() * self.world.choices.sync_seconds
@@ -306,8 +318,9 @@ class Life:
 
     def _lose_power(self) -> None:
         self.power_is_lost = self._mount.is_dead = True
-        if not self._over.done():
-            self._over.set_exception(PowerLost())
+        for waiting in (self._power, self._over):
+            if not waiting.done():
+                waiting.set_result(None)
 
     def _task(self, coroutine: Any) -> None:
         task = self._loop.create_task(coroutine)

@@ -162,7 +162,7 @@ class _PythonLog:
 
 
 def _line(event: str, fields: Mapping[str, object]) -> str:
-    return " ".join([event, *(f"{name}={value!r}" for name, value in fields.items())])
+    return " ".join([event, *(f"{name}={value}" for name, value in fields.items())])
 
 
 def _configure(data_dir: str, settings: Mapping[str, Value]) -> "BrokerConfig":

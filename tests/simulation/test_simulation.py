@@ -1,0 +1,138 @@
+"""Seeds of the simulator that run with every change, and proof that it would notice.
+
+The canaries are one-line mistakes that storage engines have shipped with. Each is put into the code
+by the test, and the simulator must find it within a few seeds.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from penstock.broker.flusher import Flusher
+from penstock.log import recovery
+from penstock.log.partition_log import Flush, PartitionLog
+from penstock.log.producers import Producers
+from penstock.replication.partition import Partition
+from penstock.sim.history import Violation
+from penstock.sim.run import main, run_seed
+from penstock.sim.scheduler import Deadlock
+from penstock.sim.world import World
+
+Canary = Callable[[pytest.MonkeyPatch], None]
+REGRESSIONS = (26, 31, 70)
+"""Seeds that once broke a promise."""
+
+
+@pytest.mark.parametrize("seed", [*range(500, 520), *REGRESSIONS])
+def test_no_promise_is_broken(seed: int) -> None:
+    run_seed(seed)
+
+
+def test_one_seed_is_one_run_whatever_the_hash_seed() -> None:
+    script = "from penstock.sim.run import run_seed; print(*(run_seed(s).trace_hash for s in (501, 503)))"
+    hashes = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("0", "1")
+    }
+    assert len(hashes) == 1
+    assert hashes == {f"{run_seed(501).trace_hash} {run_seed(503).trace_hash}\n"}
+
+
+def test_two_seeds_are_two_runs() -> None:
+    assert run_seed(500).trace_hash != run_seed(501).trace_hash
+
+
+def test_a_failing_seed_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(world: World) -> World:
+        raise Violation("topic0: lost")
+
+    monkeypatch.setattr(World, "run", broken)
+    with pytest.raises(Violation):
+        main(["--seed", "42"])
+    assert "--seed 42 --trace" in capsys.readouterr().out
+
+
+def acknowledges_before_the_flush(patch: pytest.MonkeyPatch) -> None:
+    def end_flush(log: PartitionLog, flush: Flush) -> None:
+        for file in flush.files:
+            file.release()
+        log.flushed_end_offset = log.log_end_offset
+
+    patch.setattr(PartitionLog, "end_flush", end_flush)
+
+
+def recovery_believes_every_byte(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery, "check_stored", lambda *arguments: None)
+
+
+def new_files_are_not_synced_into_their_folder(patch: pytest.MonkeyPatch) -> None:
+    original = PartitionLog.begin_flush
+    patch.setattr(PartitionLog, "begin_flush", lambda log: original(log)._replace(folders=()))
+
+
+def a_failed_sync_is_tried_again(patch: pytest.MonkeyPatch) -> None:
+    original = Flusher._end
+    patch.setattr(Flusher, "_end", lambda flusher, flushes, error: original(flusher, flushes, None))
+
+
+def retries_are_not_recognised(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Producers, "check", lambda producers, header: None)
+
+
+def a_full_disk_leaves_half_a_batch_counted(patch: pytest.MonkeyPatch) -> None:
+    """What a write left behind is taken for part of the log."""
+    original = PartitionLog.append
+
+    def append(log: PartitionLog, *arguments: object) -> object:
+        try:
+            return original(log, *arguments)  # type: ignore[arg-type]
+        except Exception:
+            log.active.size_bytes = log.active.file.size() + 1
+            raise
+
+    patch.setattr(PartitionLog, "append", append)
+
+
+def readers_see_what_is_not_flushed(patch: pytest.MonkeyPatch) -> None:
+    def advance(partition: Partition) -> None:
+        partition.high_watermark = partition.log.log_end_offset
+        partition.produce_waits.release(partition.high_watermark)
+
+    patch.setattr(Partition, "advance", advance)
+
+
+def what_was_cut_off_is_left_on_the_disk(patch: pytest.MonkeyPatch) -> None:
+    """The tail of a torn log stays in the file and follows what is written next."""
+    patch.setattr("penstock.log.segment.Segment.cut", lambda segment, size: None)
+
+
+CANARIES: Sequence[Canary] = (
+    acknowledges_before_the_flush,
+    recovery_believes_every_byte,
+    new_files_are_not_synced_into_their_folder,
+    a_failed_sync_is_tried_again,
+    retries_are_not_recognised,
+    a_full_disk_leaves_half_a_batch_counted,
+    readers_see_what_is_not_flushed,
+)
+CANARY_SEEDS = range(600, 640)
+
+
+@pytest.mark.parametrize("canary", CANARIES, ids=lambda canary: canary.__name__)
+def test_the_simulator_notices(canary: Canary, monkeypatch: pytest.MonkeyPatch) -> None:
+    canary(monkeypatch)
+    for seed in CANARY_SEEDS:
+        try:
+            run_seed(seed)
+        except (Violation, AssertionError, Deadlock):
+            return
+    pytest.fail(f"{len(CANARY_SEEDS)} seeds found nothing wrong with code that is")

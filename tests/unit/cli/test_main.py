@@ -1,0 +1,67 @@
+"""The command itself: every command has help with examples, and none carries what others need."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli.main import COMMANDS, app
+
+TOPIC_COMMANDS = ("create", "list", "describe", "offsets", "alter", "delete", "truncate")
+EVERY_COMMAND = [(name,) for name in COMMANDS if name != "topic"] + [
+    ("topic", name) for name in TOPIC_COMMANDS
+]
+
+
+def modules_after(*arguments: str) -> set[str]:
+    """What is imported once a command has shown its help."""
+    script = (
+        "import sys; from penstock.cli.main import app\n"
+        f"try: app({list(arguments)!r})\n"
+        "except SystemExit: print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize("command", EVERY_COMMAND, ids=" ".join)
+def test_every_command_explains_itself_with_examples(command: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, [*command, "--help"])
+
+    assert result.exit_code == 0
+    assert f"penstock {' '.join(command)}" in result.stdout.split("Options:")[-1]
+
+
+def test_the_list_of_commands_is_complete() -> None:
+    result = CliRunner().invoke(app, ["--help"])
+
+    assert all(f"  {name} " in result.stdout for name in COMMANDS)
+
+
+def test_help_imports_no_command() -> None:
+    modules = modules_after("--help")
+
+    assert not {module for module, _ in COMMANDS.values()} & modules
+    assert not {"rich", "confluent_kafka", "asyncio", "penstock.config"} & modules
+
+
+def test_serve_imports_nothing_of_the_other_commands() -> None:
+    modules = modules_after("serve", "--help")
+
+    assert "penstock.cli.serve" in modules
+    assert not {module for name, (module, _) in COMMANDS.items() if name != "serve"} & modules
+    assert "confluent_kafka" not in modules
+
+
+def test_the_help_of_a_client_command_does_not_load_the_client() -> None:
+    modules = modules_after("produce", "--help")
+
+    assert not {"confluent_kafka", "rich", "penstock.cli.connection"} & modules
+
+
+def test_an_unknown_command_is_refused() -> None:
+    result = CliRunner().invoke(app, ["prodcue"])
+
+    assert result.exit_code == 2
+    assert "No such command 'prodcue'" in result.output

@@ -1,0 +1,57 @@
+"""Places in a log, as people name them."""
+
+import pytest
+
+from penstock.cli.times import Kind, Place, parse_place
+
+NOW_MS = 1_700_000_000_000
+
+
+def place(text: str, number_is: Kind = Kind.OFFSET) -> Place:
+    return parse_place(text, NOW_MS, number_is=number_is)
+
+
+def test_words_are_places() -> None:
+    assert place("earliest") == Place(Kind.EARLIEST)
+    assert place("latest") == Place(Kind.LATEST)
+    assert place("max-timestamp") == Place(Kind.MAX_TIMESTAMP)
+
+
+def test_a_number_is_what_the_command_says_it_is() -> None:
+    assert place("20260301") == Place(Kind.OFFSET, 20260301)
+    assert place("1250", Kind.TIMESTAMP) == Place(Kind.TIMESTAMP, 1250)
+
+
+@pytest.mark.parametrize(
+    ("text", "ago_ms"),
+    [("15m", 900_000), ("15m-ago", 900_000), ("1h30m", 5_400_000), ("7d", 604_800_000), ("500ms", 500)],
+)
+def test_a_duration_is_that_long_ago(text: str, ago_ms: int) -> None:
+    assert place(text) == Place(Kind.TIMESTAMP, NOW_MS - ago_ms)
+
+
+def test_longer_ago_than_time_itself_is_its_beginning() -> None:
+    assert place("9999999w") == Place(Kind.TIMESTAMP, 0)
+
+
+def test_times_have_zones() -> None:
+    assert place("2023-11-14T22:13:20Z") == Place(Kind.TIMESTAMP, NOW_MS)
+    assert place("2023-11-15T00:13:20.500+02:00") == Place(Kind.TIMESTAMP, NOW_MS + 500)
+
+
+def test_a_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    monkeypatch.setenv("TZ", "UTC-2")
+    time.tzset()
+    try:
+        assert place("2023-11-15T00:13:20") == Place(Kind.TIMESTAMP, NOW_MS)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("text", ["yesterday", "", "-5", "15x", "m", "1700-01-01", "99999999999999999999"])
+def test_anything_else_is_refused_with_a_sentence(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no place in a log|outside of what"):
+        place(text)
