@@ -8,6 +8,9 @@ BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 ARGS   ?=
 JOBS   ?= 2
+SEED   ?= 1
+SEEDS  ?= 100
+SECONDS ?= 60
 
 ifdef UV
 MAKE_VENV := $(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
@@ -17,7 +20,7 @@ MAKE_VENV := $(PYTHON) -m venv $(VENV)
 INSTALL   := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: serve setup test check format bench sim fuzz differential compat clean help
+.PHONY: help serve setup test check format bench sim fuzz differential compat clean
 
 help:
 	@sed -n 's/^#   //p' $(MAKEFILE_LIST)
@@ -30,6 +33,10 @@ $(VENV)/.broker: pyproject.toml
 
 $(VENV)/.tests: $(VENV)/.broker
 	@$(INSTALL) --editable '.[test]'
+	@touch $@
+
+$(VENV)/.fuzz: $(VENV)/.tests
+	@$(INSTALL) --editable '.[test,fuzz]'
 	@touch $@
 
 #   make setup    only install: the broker, every extra and the test tools
@@ -51,6 +58,26 @@ check: setup
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+#   make bench    measure a real broker with a real client (ARGS=--quick for a short look)
+bench: setup
+	$(BIN)/python -m benchmarks.run $(ARGS)
+
+#   make sim      run the log in a simulated world (SEED=1 SEEDS=100)
+sim: setup
+	$(BIN)/python -m penstock.sim --seed $(SEED) --seeds $(SEEDS) $(ARGS)
+
+#   make differential   ask a real Apache Kafka the same questions (needs java and mvn; skipped without)
+differential: setup
+	$(BIN)/python -m tools.differential $(ARGS)
+
+#   make compat SUITE=folder   run another project's own test suite against our broker
+compat: setup
+	$(BIN)/python -m tools.compat --suite "$(SUITE)" $(ARGS)
+
+#   make fuzz TARGET=name SECONDS=60   fuzz one decoder for longer than the tests do
+fuzz: $(VENV)/.fuzz
+	$(BIN)/python -m tools.fuzz --target "$(TARGET)" --seconds $(SECONDS) $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

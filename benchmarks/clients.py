@@ -27,6 +27,8 @@ CLIENT_S_MAX = 1200
 LOG_ERRORS = 3
 BATCHED = {"linger.ms": 100, "batch.size": 1_000_000}
 """Long enough for full batches even where the records are spread over 1,000 partitions."""
+READ_AHEAD = {"queued.min.messages": 200_000, "fetch.queue.backoff.ms": 2}
+"""By default librdkafka rests a second once it has read far enough ahead, however soon that is used."""
 ONE_BY_ONE = {"linger.ms": 0, "batch.num.messages": 1}
 
 
@@ -142,7 +144,7 @@ def assigned_consumer(job: Job, settings: dict[str, Any]) -> Consumer:
 
 def consume_batched(job: Job) -> Phase:
     """Read everything that `produce_batched` left."""
-    consumer = assigned_consumer(job, {"queued.min.messages": 200_000})
+    consumer = assigned_consumer(job, READ_AHEAD)
     gauge = Gauge(job.broker_pid)
     expected, received = job.records + job.partitions, 0
     deadline = time.monotonic() + STALL_S_MAX

@@ -28,6 +28,10 @@ FETCH_VERSION = 12
 METADATA_VERSION = 9
 
 
+class Closed(Exception):
+    """The broker ended the connection where a reply was expected."""
+
+
 class RawClient:
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -56,7 +60,8 @@ class RawClient:
         data = bytearray()
         while len(data) < count:
             part = self.socket.recv(count - len(data))
-            assert part, f"the broker closed the connection after {len(data)} of {count} bytes"
+            if not part:
+                raise Closed(f"the broker closed the connection after {len(data)} of {count} bytes")
             data += part
         return bytes(data)
 
@@ -67,13 +72,6 @@ class RawClient:
             return False
         try:
             return self.socket.recv(1) == b""
-        except ConnectionResetError:
-            return True
-
-    def is_closed_by_broker_now(self) -> bool:
-        """Whether nothing is left to be received from a broker that has ended."""
-        try:
-            return self.socket.recv(1, socket.MSG_PEEK) == b""
         except ConnectionResetError:
             return True
 

@@ -1,6 +1,7 @@
 """What must be there after a stop, after a crash, and what must be gone when it is too old or too much."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.integration.messages import QUIET, assert_same, spread, varied_messag
 from tests.integration.raw_client import (
     FETCH_VERSION,
     PRODUCE_VERSION,
+    Closed,
     RawClient,
     batch_of,
     connected,
@@ -110,29 +112,41 @@ def test_every_acknowledged_record_survives_being_killed_under_load(own_broker: 
             client.create_topic("load")
             there = values_in(client, "load")
             assert_kept(acknowledged, there)
-            acknowledged += produce_until_killed(client, own_broker, round_number)
+            acknowledged += produce_until_ended(client, own_broker, BrokerProcess.kill, round_number)
         own_broker.start()
     with connected(own_broker.bootstrap) as client:
         assert_kept(acknowledged, values_in(client, "load"))
     assert len(acknowledged) > KILLS * 10
 
 
-def produce_until_killed(client: RawClient, victim: BrokerProcess, round_number: int) -> list[bytes]:
-    """Keep requests in flight all the time, kill in their midst, and return what was acknowledged."""
+def test_what_was_accepted_before_a_stop_is_acknowledged(own_broker: BrokerProcess) -> None:
+    """Nobody has to send again what is there already."""
+    with connected(own_broker.bootstrap) as client:
+        client.create_topic("load")
+        acknowledged = produce_until_ended(client, own_broker, BrokerProcess.stop, 0)
+    own_broker.start()
+    with connected(own_broker.bootstrap) as client:
+        assert values_in(client, "load") == acknowledged
+
+
+def produce_until_ended(
+    client: RawClient, victim: BrokerProcess, end: Callable[[BrokerProcess], object], round_number: int
+) -> list[bytes]:
+    """Keep requests in flight all the time, end it in their midst, and return what was acknowledged."""
     values = [b"%d-%d" % (round_number, number) for number in range(1_000)]
-    kill_after = 10 + 13 * round_number
+    end_after = 10 + 13 * round_number
     sent = acknowledged = 0
     try:
         while True:
-            while sent - acknowledged < BATCHES_IN_FLIGHT:
+            while victim.is_running and sent - acknowledged < BATCHES_IN_FLIGHT:
                 client.send(PRODUCE, PRODUCE_VERSION, produce_request("load", batch_of(values[sent])))
                 sent += 1
-            if acknowledged == kill_after:
-                victim.kill()
+            if acknowledged == end_after:
+                end(victim)
             _, reply = client.receive(PRODUCE, PRODUCE_VERSION)
             assert reply.responses[0].partition_responses[0].error_code == 0
             acknowledged += 1
-    except (AssertionError, OSError):
+    except (Closed, OSError):
         assert not victim.is_running
     return values[:acknowledged]
 

@@ -11,15 +11,12 @@ from pathlib import Path
 import pytest
 
 from penstock.protocol.messages.fetch import FETCH
-from penstock.protocol.messages.produce import PRODUCE
 from tests.integration.broker_process import BrokerProcess, Finished, penstock, serving
 from tests.integration.raw_client import (
     FETCH_VERSION,
-    PRODUCE_VERSION,
     batch_of,
     connected,
     fetch_request,
-    produce_request,
 )
 
 STOP_SECONDS_MAX = 2.0
@@ -76,28 +73,6 @@ def test_it_stops_promptly_although_a_client_does_not_take_its_replies(own_broke
         assert time.monotonic() - asked_at < STOP_SECONDS_MAX
         assert exit_code == 0
     assert "Traceback" not in own_broker.stderr
-
-
-def test_what_was_sent_before_the_stop_is_answered_or_not_kept(own_broker: BrokerProcess) -> None:
-    """A producer whose batch was accepted is told so, also when the broker is stopping."""
-    with connected(own_broker.bootstrap) as client:
-        client.create_topic("last")
-        sent = [
-            client.send(PRODUCE, PRODUCE_VERSION, produce_request("last", batch_of(b"%d" % n)))
-            for n in range(50)
-        ]
-        first, _ = client.receive(PRODUCE, PRODUCE_VERSION)
-        assert first == sent[0]
-        assert own_broker.stop() == 0
-        acknowledged = 1
-        while not client.is_closed_by_broker_now():
-            _, reply = client.receive(PRODUCE, PRODUCE_VERSION)
-            assert reply.responses[0].partition_responses[0].error_code == 0
-            acknowledged += 1
-    own_broker.start()
-    with connected(own_broker.bootstrap) as client:
-        partition = client.fetch("last", 0).responses[0].partitions[0]
-        assert partition.high_watermark >= acknowledged
 
 
 def test_a_second_broker_on_the_same_data_directory_is_refused(own_broker: BrokerProcess) -> None:

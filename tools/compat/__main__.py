@@ -42,7 +42,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="tests to run, as pytest's -k takes them")
     parser.add_argument("--everything", action="store_true", help="also run what is listed as not applicable")
     parser.add_argument("--seconds", type=int, default=60, help="after which a test is ended")
-    parser.add_argument("--keep", type=Path, help="a new folder for the outcomes and the broker's log")
+    parser.add_argument("--keep", type=Path, help="a folder for the outcomes and the broker's log")
     return parser.parse_args()
 
 

@@ -1,7 +1,8 @@
 """One run: a copy of the suite, a broker, pytest in the suite's interpreter, and what came of it.
 
 Rule 1: the checkout is only read. Everything that is written is below a temporary folder.
-Rule 2: a broker that died, or that logged an error of its own, spoils the run whatever the tests say.
+Rule 2: a run that did not come to its end proves nothing, so it is an error and not a result.
+Rule 3: a broker that died, or that logged an error of its own, spoils the run whatever the tests say.
 """
 
 import os
@@ -18,6 +19,8 @@ from tools.compat.suites import Suite, SuiteError
 _ROOT = Path(__file__).parents[2]
 _PLUGINS = ("tools.compat.plugin", "tools.compat.stand_ins")
 _COMPLAINTS_MAX = 20
+_RAN_TO_THE_END = (0, 1)
+"""Of pytest's exit codes: all passed, some failed. A client that crashes takes pytest with it."""
 
 
 class Choice(NamedTuple):
@@ -47,16 +50,15 @@ def run(suite: Suite, source: Path, program: Path, choice: Choice, keep: Path | 
         with running_broker(home / "broker", suite.settings) as broker:
             variables = _variables(suite, broker, home, choice)
             variables["PENSTOCK_COMPAT_OUTCOMES"] = str(outcomes)
-            subprocess.run(_command(suite, program, choice), cwd=copy, env=variables, check=False)
+            done = subprocess.run(_command(suite, program, choice), cwd=copy, env=variables, check=False)
             complaints = _complaints(broker)
         if keep is not None:
-            keep.mkdir(parents=True)
+            keep.mkdir(parents=True, exist_ok=True)
             shutil.copy2(outcomes, keep)
             shutil.copy2(broker.output, keep)
-        finished = Finished(read_outcomes(outcomes.read_text()), complaints)
-    if not finished.outcomes:
-        raise SuiteError(f"no test of {suite.name} was collected")
-    return finished
+        if done.returncode not in _RAN_TO_THE_END:
+            raise SuiteError(f"pytest ended with {done.returncode}: not every test of {suite.name} was run")
+        return Finished(read_outcomes(outcomes.read_text()), complaints)
 
 
 def _copied(suite: Suite, source: Path, target: Path) -> Path:

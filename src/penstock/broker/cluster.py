@@ -50,17 +50,27 @@ class Cluster:
         return await outcome
 
     async def run(self) -> None:
-        """The one task that changes anything."""
-        while True:
-            change = await self._changes.get()
-            try:
-                image = await self._carry_out(change.decide)
-            except (ApiError, StorageFull, StorageFailed) as problem:
-                if not change.outcome.cancelled():
-                    change.outcome.set_exception(_as_api_error(problem))
-            else:
-                if not change.outcome.cancelled():
-                    change.outcome.set_result(image)
+        """The one task that changes anything. If it ends, so does everybody's waiting."""
+        try:
+            while True:
+                await self._next()
+        finally:
+            while not self._changes.empty():
+                self._changes.get_nowait().outcome.cancel()
+
+    async def _next(self) -> None:
+        change = await self._changes.get()
+        try:
+            image = await self._carry_out(change.decide)
+        except (ApiError, StorageFull, StorageFailed) as problem:
+            if not change.outcome.cancelled():
+                change.outcome.set_exception(_as_api_error(problem))
+        except BaseException:
+            change.outcome.cancel()
+            raise
+        else:
+            if not change.outcome.cancelled():
+                change.outcome.set_result(image)
 
     async def _carry_out(self, decide: Decide) -> ClusterImage:
         for _ in range(METADATA_CONFLICTS_MAX):

@@ -8,6 +8,7 @@ come are held until all of them have passed:
     WRITING     the client does not take its replies
     MEMORY      too much memory is held for unfinished requests
     THROTTLED   the client is over its quota
+    STOPPING    the broker takes no more requests
 
 Rule 1: nothing that a client sends raises past this file. What cannot be answered closes the
         connection, with one line that says why; a mistake of ours is reported with its traceback.
@@ -48,6 +49,7 @@ class Stop(Enum):
     WRITING = 3
     MEMORY = 4
     THROTTLED = 5
+    STOPPING = 6
 
 
 class Shared:
@@ -369,6 +371,10 @@ class Connection(asyncio.BufferedProtocol):
             self._complaint = reason
             self._is_closed = True
             self._transport.close()
+
+    def stop_taking(self) -> None:
+        """The broker is stopping: what was accepted will be answered, and nothing more is accepted."""
+        self._stop(Stop.STOPPING)
 
     def close(self) -> None:
         self._transport.close()

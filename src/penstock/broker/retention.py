@@ -1,4 +1,4 @@
-"""Keeps logs within their limits: the shell around log/retention.py, and DeleteRecords' durability."""
+"""Keeps logs within their limits: the shell around log/retention.py."""
 
 from penstock.config.topic import CleanupPolicy
 from penstock.errors import StorageFailed, StorageFull
@@ -45,12 +45,6 @@ class Retention:
                 segments=count,
                 log_start_offset=partition.log.log_start_offset,
             )
-
-    async def store_start(self, partition: Partition) -> None:
-        """Return once the start of the log survives a crash; then free what lies below it."""
-        stored = partition.log.start_file()
-        await self._worker.run(lambda: self._disk.store([stored]))
-        await self.enforce(partition)
 
     async def _remove(self, partition: Partition, files: list[str]) -> None:
         def remove() -> None:

@@ -90,7 +90,7 @@ def _data_routes(parts: Parts) -> list[Route]:
         Route(FETCH, fetch),
         Route(LIST_OFFSETS, ListOffsets(partitions, parts.pool)),
         Route(OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(partitions)),
-        Route(DELETE_RECORDS, DeleteRecords(parts.cluster, partitions, storage.retention)),
+        Route(DELETE_RECORDS, DeleteRecords(parts.cluster, partitions, storage)),
         Route(DESCRIBE_PRODUCERS, DescribeProducers(partitions)),
         Route(
             DESCRIBE_LOG_DIRS,

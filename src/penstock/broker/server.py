@@ -78,9 +78,12 @@ class Server:
                 connection.check(now, self._network.connection_idle_ms_max)
 
     def stop_listening(self) -> None:
+        """Nobody new comes in, and those who are here are asked for nothing more."""
         self._is_stopping = True
         for server in self._servers:
             server.close()
+        for connection in self._connections:
+            connection.stop_taking()
 
     async def stop(self) -> None:
         """Close every connection, after what was answered has been sent."""

@@ -137,6 +137,13 @@ class Storage:
         if error is not None:
             self._log.warning("partition.not_removed", reason=str(error))
 
+    async def store_start(self, partition: Partition) -> None:
+        """Return once the start of the log survives a crash, and what lay below it is freed."""
+        stored = partition.log.start_file()
+        await self._worker.run(lambda: self._directory.disk.store([stored]))
+        await self.checkpoints.run([partition])  # retention stops at the recovery point
+        await self.retention.enforce(partition)
+
     # Failing
 
     def fail(self, failure: StorageFailed) -> None:

@@ -1,9 +1,11 @@
 """`penstock produce`: records from lines, a file or the command line to a topic.
 
 librdkafka batches and sends. It places keys as Java's clients do (murmur2), so that records with one
-key meet in one partition whoever wrote them.
+key meet in one partition whoever wrote them. What the shell passed is sent byte for byte, whether or
+not it is UTF-8.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -89,17 +91,17 @@ def produce(
     from penstock.cli.record_input import ANY_PARTITION, Outgoing, json_records, plain_records
 
     _refuse_contradictions(value, key, key_separator, file, as_json)
-    headers = tuple((name, text.encode()) for name, text in settings_of(header or (), "--header").items())
+    headers = tuple((name, os.fsencode(text)) for name, text in settings_of(header or (), "--header").items())
     number = ANY_PARTITION if partition is None else partition
-    pattern = Outgoing(None, None if key is None else key.encode(), headers, number)
+    pattern = Outgoing(None, None if key is None else os.fsencode(key), headers, number)
     state = find_or_make_topic(broker, topic)
     if number not in (ANY_PARTITION, *state.numbers):
         raise CommandFailed(f"topic {topic} has no partition {number}: it has 0 to {state.numbers[-1]}.")
     sender = Sender(broker, topic, compression, acks)
     if value is not None:
-        sender.send(iter([pattern._replace(value=value.encode())]))
+        sender.send(iter([pattern._replace(value=os.fsencode(value))]))
         return
-    separator = None if key_separator is None else key_separator.encode()
+    separator = None if key_separator is None else os.fsencode(key_separator)
     with _opened(file) as source, _progress(source) as shown:
         records = json_records(source, pattern) if as_json else plain_records(source, pattern, separator)
         sender.send(records, shown)

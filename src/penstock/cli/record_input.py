@@ -68,7 +68,7 @@ def json_records(source: BinaryIO, pattern: Outgoing) -> Iterator[Outgoing]:
             continue
         try:
             yield record_of_json(json.loads(line), pattern)
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             raise CommandFailed(f"line {number} is not a record: {problem}.") from problem
 
 
@@ -92,13 +92,16 @@ def record_of_json(fields: Any, pattern: Outgoing) -> Outgoing:
 
 
 def headers_of_json(given: Any) -> Headers:
-    pairs = given.items() if isinstance(given, dict) else given or ()
-    headers = []
-    for pair in pairs:
-        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise ValueError('headers must be {"name": "value"} or [["name", "value"]]')
-        headers.append((pair[0], _header_value(pair[1])))
-    return tuple(headers)
+    pairs = list(given.items()) if isinstance(given, dict) else given
+    if pairs is None:
+        return ()
+    if not isinstance(pairs, list) or not all(map(_is_header, pairs)):
+        raise ValueError('headers must be {"name": "value"} or [["name", "value"]]')
+    return tuple((name, _header_value(value)) for name, value in pairs)
+
+
+def _is_header(pair: Any) -> bool:
+    return isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)
 
 
 def _header_value(given: Any) -> bytes | None:

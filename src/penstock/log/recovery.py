@@ -56,6 +56,7 @@ def open_log(disk: Disk, folder: str, settings: LogSettings) -> Recovered:
         Segment(disk, folder, base, disk.size_of(f"{folder}/{segment_name(base)}{LOG_SUFFIX}"))
         for base in _offsets_named(names, LOG_SUFFIX)
     ]
+    log.claim_folder()
     scanned, cut = _scan(log, scan_from)
     if cut:
         # Before anything is appended: what was cut off must not come back behind it.
@@ -87,8 +88,13 @@ def truncate_to(log: PartitionLog, offset: Offset) -> PartitionLog:
     for segment in log.segments:
         if segment.base_offset > holder.base_offset:
             _remove_segment(disk, segment)
+    # What was dropped must not come back behind what is written in its place.
+    disk.sync([holder.file], [folder])
     log.close()
-    return open_log(disk, folder, log.settings).log
+    left = open_log(disk, folder, log.settings).log
+    left.birth = log.birth
+    left.claim_folder()
+    return left
 
 
 def _load_small_files(log: PartitionLog, names: list[str]) -> Offset:

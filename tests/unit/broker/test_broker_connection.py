@@ -31,6 +31,7 @@ from penstock.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from penstock.security.access import ANONYMOUS, AllowEverything
+from penstock.types import NO_TOPIC_ID
 
 VERSION = 12
 SHARED_BYTES = 4096
@@ -38,6 +39,7 @@ REQUEST_BYTES_MAX = 8 * 1024 * 1024
 IN_FLIGHT_BYTES_MAX = 4 * FRAME_FIRST_BYTES
 POISON = b"\xaa" * SHARED_BYTES
 NO_IDLE_LIMIT = -1
+TURNS_MAX = 40_000
 
 
 class FakeTransport:
@@ -170,7 +172,7 @@ class Wiring:
 
 
 def echo(name: str) -> MetadataResponse:
-    return MetadataResponse(topics=[MetadataResponseTopic(name=name, topic_id=bytes(16))])
+    return MetadataResponse(topics=[MetadataResponseTopic(name=name, topic_id=NO_TOPIC_ID)])
 
 
 def large(name: str) -> MetadataResponse:
@@ -213,6 +215,7 @@ def test_however_bytes_are_cut_and_answers_finished_each_request_is_answered_in_
         stream = b"".join(ask(name, number) for number, name in enumerate(wanted))
         position = number = 0
         while position < len(stream) or world.waiting:
+            assert number < TURNS_MAX, "the connection stands still"
             size = cuts[number % len(cuts)]
             position += client.receives(stream[position : position + size])
             number += 1
@@ -310,7 +313,7 @@ async def test_a_shortage_does_not_keep_the_loop_busy() -> None:
     scheduled: list[object] = []
     loop = asyncio.get_running_loop()
     ordinary = loop.call_soon
-    loop.call_soon = lambda *args, **kwargs: scheduled.append(args) or ordinary(*args, **kwargs)  # type: ignore[assignment,func-returns-value,method-assign]
+    loop.call_soon = lambda *args, **kwargs: scheduled.append(args) or ordinary(*args, **kwargs)  # type: ignore[func-returns-value,method-assign]
     try:
         await turn()
     finally:

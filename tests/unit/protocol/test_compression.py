@@ -17,6 +17,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.config.topic_settings import TOPIC_SETTINGS
 from penstock.errors import CorruptData
 from penstock.protocol.compression import LEVELS, Codec, codec_named, compress, decompress
 
@@ -89,6 +90,13 @@ def test_what_goes_in_comes_out(codec: Codec, data: bytes) -> None:
     ("codec", "level"), [(c, level) for c in LEVELS for level in (LEVELS[c][0], LEVELS[c][-1])]
 )
 def test_every_level_is_readable(codec: Codec, level: int) -> None:
+    assert decompress(codec, compress(codec, SAMPLE, level), limit_bytes=len(SAMPLE)) == SAMPLE
+
+
+@pytest.mark.parametrize("codec", LEVELS)
+def test_a_topic_that_prescribes_a_codec_and_no_level_can_be_written(codec: Codec) -> None:
+    level = TOPIC_SETTINGS[f"compression.{codec.label}.level"].default
+    assert isinstance(level, int)
     assert decompress(codec, compress(codec, SAMPLE, level), limit_bytes=len(SAMPLE)) == SAMPLE
 
 

@@ -1,6 +1,7 @@
 """penstock.testing as its users meet it."""
 
 import logging
+import sys
 import tempfile
 import threading
 import time
@@ -40,6 +41,13 @@ def offsets(running: Broker) -> object:
 
 
 def test_a_client_can_use_it() -> None:
+    with broker() as running:
+        send(running, b"hello")
+        assert offsets(running) == (0, 1)
+
+
+def test_it_needs_no_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
     with broker() as running:
         send(running, b"hello")
         assert offsets(running) == (0, 1)

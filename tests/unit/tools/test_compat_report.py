@@ -1,6 +1,8 @@
 """What `make compat` makes of a suite's outcomes, and that docs/compatibility.md tells the truth."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,32 @@ from tools.compat.report import Outcome, judge, read_outcomes, summary
 from tools.compat.served import PAGE, advertised, table, table_in, with_table
 from tools.compat.suites import SUITES, Suite, SuiteError, recognise
 
-LISTS = Path(__file__).parents[2] / "compat"
+ROOT = Path(__file__).parents[3]
+LISTS = ROOT / "tests" / "compat"
 LIST = SuiteList(
     not_applicable=(Entry("tests/test_group.py", "needs consumer groups"),),
     known_failures=(Entry("tests/test_topic.py::test_delete", "a reason"),),
 )
+
+SUITE = """
+import pytest
+
+@pytest.fixture
+def broker():
+    return "here"
+
+@pytest.fixture
+def leftover(broker):
+    yield
+    raise RuntimeError("left over")
+
+def test_passes(broker): pass
+def test_fails(broker): assert 1 == 2
+def test_fails_to_clean_up(leftover): pass
+def test_skipped(broker): pytest.skip("too old")
+def test_group(broker): raise AssertionError("is not run")
+def test_of_something_else(): raise AssertionError("is not run")
+"""
 
 
 def outcome(test: str, result: str, detail: str = "") -> Outcome:
@@ -116,6 +139,32 @@ def test_the_most_precise_entry_gives_the_reason() -> None:
 def test_a_list_that_cannot_be_meant_is_refused(text: str) -> None:
     with pytest.raises(ListError):
         read_list(text)
+
+
+def test_the_plugin_records_every_test_that_concerns_a_broker(tmp_path: Path) -> None:
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    (tmp_path / "list.toml").write_text(
+        '[[not_applicable]]\nreason = "needs groups"\ntests = ["test_suite.py::test_group"]\n'
+    )
+    variables = {
+        "PYTHONPATH": str(ROOT),
+        "PENSTOCK_COMPAT_OUTCOMES": str(tmp_path / "outcomes"),
+        "PENSTOCK_COMPAT_LIST": str(tmp_path / "list.toml"),
+        "PENSTOCK_COMPAT_BROKER_FIXTURE": "broker",
+    }
+    command = [sys.executable, "-m", "pytest", "-p", "tools.compat.plugin", "-p", "no:cacheprovider", "."]
+    subprocess.run(command, cwd=tmp_path, env=variables, stdout=subprocess.DEVNULL, check=False)
+    found = {
+        each.test.partition("::")[2]: (each.outcome, each.detail)
+        for each in read_outcomes((tmp_path / "outcomes").read_text())
+    }
+    assert found == {
+        "test_passes": ("passed", ""),
+        "test_fails": ("failed", "call: assert 1 == 2"),
+        "test_fails_to_clean_up": ("failed", "teardown: RuntimeError: left over"),
+        "test_skipped": ("skipped", "too old"),
+        "test_group": ("not applicable", "needs groups"),
+    }
 
 
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
