@@ -289,6 +289,25 @@ def test_following_prints_what_comes_and_ends_with_ctrl_c(cli: Cli, topic: str) 
     assert (process.returncode, out, err) == (0, "", "")
 
 
+def test_following_survives_the_loss_of_its_broker(own_broker: BrokerProcess, topic: str) -> None:
+    cli = Cli(own_broker.bootstrap)
+    cli.ok("produce", topic, *QUICK, "--value", "before")
+    process = cli.start("consume", topic, "--follow")
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "before\n"
+        own_broker.kill()
+        assert "connection to the broker is lost; trying again" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=SECONDS_MAX)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    assert "Traceback" not in err
+
+
 def test_a_reader_that_leaves_ends_the_command_quietly(cli: Cli, topic: str) -> None:
     cli.ok("topic", "create", topic)
     cli.ok("produce", topic, *QUICK, given="".join(f"{number}\n" for number in range(50_000)))

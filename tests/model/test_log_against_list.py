@@ -208,7 +208,8 @@ class LogMachine(RuleBasedStateMachine):
     def compare(self) -> None:
         assert batches(self.log) == self._readable()
         known = [p.last.last_sequence for key, p in self.log.producers.items() if key == 1]
-        assert known == ([self.sequence - 1] if self.sequence else [])
+        if known or self._readable():  # a producer all of whose records are gone may be forgotten
+            assert known == ([self.sequence - 1] if self.sequence else [])
 
     @property
     def end(self) -> int:

@@ -28,6 +28,7 @@ class Checkpoints:
         self._touched: dict[Partition, None] = {}
         self._warm: list[Partition] = []
         self._since_all = 0.0
+        self._turn = asyncio.Lock()
 
     def touch(self, partition: Partition) -> None:
         """The partition was written to."""
@@ -54,7 +55,9 @@ class Checkpoints:
     async def run(self, partitions: Sequence[Partition]) -> None:
         """In groups, so that planning many never holds the loop for long."""
         for first in range(0, len(partitions), CHECKPOINT_PARTITIONS_AT_ONCE):
-            await self._run_group(partitions[first : first + CHECKPOINT_PARTITIONS_AT_ONCE])
+            # One at a time: an earlier plan of a partition must not be carried out after a later one.
+            async with self._turn:
+                await self._run_group(partitions[first : first + CHECKPOINT_PARTITIONS_AT_ONCE])
             await asyncio.sleep(0)
 
     async def _run_group(self, partitions: Sequence[Partition]) -> None:

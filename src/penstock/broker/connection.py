@@ -15,6 +15,7 @@ Rule 1: nothing that a client sends raises past this file. What cannot be answer
 """
 
 import asyncio
+import select
 import socket
 from collections.abc import Callable, Coroutine
 from enum import Enum
@@ -41,6 +42,10 @@ from penstock.protocol.frames import RequestHeader, encode_response, parse_heade
 from penstock.protocol.messages.api_versions import API_VERSIONS
 from penstock.protocol.schema import Struct
 from penstock.types import Buffer
+
+
+# Linux says that a peer has closed even while nothing is read; elsewhere only a reset is seen.
+PEER_CLOSED = getattr(select, "POLLRDHUP", 0)
 
 
 class Stop(Enum):
@@ -165,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, data: memoryview) -> None:
         """Answer every whole frame; keep what is left."""
-        position = 0
+        position, end = 0, len(data)
         while not self._stops:
             found = self._receiver.next_frame(data, position)
             if found is None:
@@ -174,6 +179,9 @@ class Connection(asyncio.BufferedProtocol):
             frame, position = found
             self._accept(frame)
             if self._is_closed:
+                return
+            if position == end:
+                self._frame_since = None
                 return
         self._hold(data[position:])
 
@@ -387,6 +395,8 @@ class Connection(asyncio.BufferedProtocol):
         elif self._queued_since is not None and (now - self._queued_since) * 1000 > SLOW_READER_MS_MAX:
             self._complaint = "replies were not taken in time"
             self._transport.abort()
+        elif self._stops and self._peer_has_left():
+            self._transport.abort()
         elif (
             idle_ms_max >= 0
             and not self.is_waiting
@@ -394,3 +404,12 @@ class Connection(asyncio.BufferedProtocol):
             and (now - self.last_read_at) * 1000 > idle_ms_max
         ):
             self.close()
+
+    def _peer_has_left(self) -> bool:
+        """While nothing is read the loop does not tell. Answers for nobody would be kept until then."""
+        sock = self._transport.get_extra_info("socket")
+        if sock is None:
+            return False
+        poll = select.poll()
+        poll.register(sock.fileno(), PEER_CLOSED)
+        return bool(poll.poll(0))

@@ -4,9 +4,11 @@ It reads partitions by assignment, without a consumer group: nothing is committe
 disturbed. Unless it follows, it prints what was there when it began, and ends.
 """
 
+import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
@@ -245,13 +247,28 @@ def _incoming(message: Any) -> Incoming:
 def _read(reader: Reader, written: Callable[[Incoming], bytes], *, follows: bool) -> None:
     output = sys.stdout.buffer
     try:
-        while not reader.is_done:
-            records = reader.next_records()
-            if records:
-                output.write(b"".join(map(written, records)))
-                output.flush()
-    except KeyboardInterrupt:
-        if not follows:  # somebody did not want to wait for the end
-            raise
+        with _noting_ctrl_c() as interrupted:
+            while not (reader.is_done or interrupted()):
+                records = reader.next_records()
+                if records:
+                    output.write(b"".join(map(written, records)))
+                    output.flush()
     finally:
         reader.close()
+    if interrupted() and not follows:  # somebody did not want to wait for the end
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _noting_ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Whether it came. Raised as an exception it could come out of the middle of librdkafka's calls."""
+    came: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:  # started in the background of a script, which Ctrl-C is not to reach
+        yield lambda: False
+        return
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGINT, before)

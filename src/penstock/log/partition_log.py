@@ -223,6 +223,10 @@ class PartitionLog:
             with suppress(StorageFull):  # it is there; only rewriting it has to wait for room
                 self._make_folder()
 
+    def compare_epochs(self, stored: bytes) -> None:
+        """The next checkpoint replaces the epochs on disk if they are not those of the log."""
+        self._epochs_changed = stored != self.epochs.to_bytes()
+
     def account_recovered(self, header: BatchHeader, *, replay: bool) -> None:
         """A sound batch was found at the end. `replay`: no snapshot accounts for its producer."""
         self.log_end_offset = header.next_offset

@@ -63,6 +63,10 @@ def open_log(disk: Disk, folder: str, settings: LogSettings) -> Recovered:
         files = [segment.file for segment in log.segments[-1:]]
         disk.sync(files, [folder])
     _settle_start(log)
+    has_epochs = epoch_file.FILE_NAME in names
+    log.compare_epochs(
+        disk.read_file(f"{folder}/{epoch_file.FILE_NAME}") if has_epochs else LeaderEpochs().to_bytes()
+    )
     return Recovered(log, scanned, cut)
 
 

@@ -15,6 +15,8 @@ from penstock.protocol import records
 from penstock.protocol.batches import (
     BATCH_LENGTH_AT,
     CODEC_MAX,
+    HEADER,
+    HEADER_BYTES,
     LOG_OVERHEAD,
     MAGIC,
     BatchHeader,
@@ -37,6 +39,15 @@ class NotABatch(ApiError):
 
 def read_batch(payload: memoryview | None) -> tuple[BatchHeader, memoryview]:
     """The one batch of a produce payload. What is cut off behind it is dropped, as Kafka does."""
+    if payload is not None and len(payload) >= HEADER_BYTES:
+        header = BatchHeader._make(HEADER.unpack_from(payload))
+        if header.magic == MAGIC and header.size == len(payload):
+            return header, payload
+    return _read_odd_batch(payload)
+
+
+def _read_odd_batch(payload: memoryview | None) -> tuple[BatchHeader, memoryview]:
+    """Kafka's checks in Kafka's order, for what is not one whole batch and nothing else."""
     if payload is None or len(payload) < MAGIC_BYTES:
         raise NotABatch(ErrorCode.INVALID_RECORD, "the request has no record batch for this partition")
     size = _size_at(payload, 0)

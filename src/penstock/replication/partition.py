@@ -144,7 +144,8 @@ class Partition:
     def flushed(self, flush: Flush) -> None:
         """The shell synced what `log.begin_flush` named."""
         self.log.end_flush(flush)
-        self.advance()
+        if self.read_only is None:  # a disk that broke one promise is not believed another
+            self.advance()
 
     def advance(self) -> None:
         """Move the high watermark to where it may be, and tell those who wait for it."""

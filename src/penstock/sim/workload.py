@@ -227,7 +227,7 @@ class SimAdministrator:
         asked = partition.log.log_start_offset
         life.world.trace(f"delete {self.topic} below {asked}")
         try:
-            await life.storage.retention.store_start(partition)
+            await life.storage.store_start(partition)
         except (StorageFull, StorageFailed):
             return
         history.start_acknowledged = max(history.start_acknowledged, asked)

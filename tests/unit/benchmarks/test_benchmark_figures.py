@@ -1,6 +1,7 @@
 """How benchmark figures are chosen, judged and shown."""
 
 import pytest
+
 from benchmarks.figures import Better, Choice, Figure, percentile, shown, table
 from benchmarks.phase import Phase
 

@@ -1,0 +1,140 @@
+"""The disk of the operating system keeps the promises of host/disk.py."""
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import StorageFailed, StorageFull
+from penstock.host import os_disk
+from penstock.host.disk import File, Stored
+from penstock.host.os_disk import OsDisk
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return str(tmp_path)
+
+
+def failing(code: int) -> object:
+    def fail(*arguments: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+def test_what_is_written_is_read(folder: str) -> None:
+    file = OsDisk().open(f"{folder}/a", create=True)
+    file.write(3, memoryview(b"hello"))
+    assert (file.size(), file.read(0, 100), file.read(4, 2)) == (8, b"\0\0\0hello", b"el")
+    assert file.read_cached(3, 5) in (b"hello", None)
+    assert file.read_cached(3, 6) is None, "never less than was asked for"
+    file.truncate(4)
+    assert file.read(0, 100) == b"\0\0\0h"
+    file.release()
+
+
+def test_a_short_write_is_finished(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, bytes(data)[:3], at))
+    file = OsDisk().open(f"{folder}/a", create=True)
+    file.write(0, b"0123456789")
+    assert file.read(0, 100) == b"0123456789"
+    file.release()
+
+
+def test_a_file_closes_with_its_last_holder(folder: str) -> None:
+    file = OsDisk().open(f"{folder}/a", create=True)
+    file.retain()
+    file.release()
+    file.write(0, b"still open")
+    descriptor = file.descriptor
+    file.release()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    with pytest.raises(AssertionError, match="closed"):
+        file.release()
+
+
+def test_a_symbolic_link_is_not_followed(folder: str, tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(StorageFailed, match="link"):
+        OsDisk().open(f"{folder}/link")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(errno.ENOSPC, StorageFull), (errno.EDQUOT, StorageFull), (errno.EIO, StorageFailed)]
+)
+def test_a_failed_write_is_named_by_what_failed(
+    folder: str, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception]
+) -> None:
+    file = OsDisk().open(f"{folder}/a", create=True)
+    monkeypatch.setattr(os, "pwrite", failing(code))
+    with pytest.raises(kind, match=f"{folder}/a"):
+        file.write(0, b"x")
+    file.release()
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_a_failed_sync_is_a_failed_disk(folder: str, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    disk = OsDisk()
+    files = [disk.open(f"{folder}/{number}", create=True) for number in range(count)]
+    disk.sync(files, [folder])
+    monkeypatch.setattr(os_disk, "_sync_descriptor", failing(errno.EIO))
+    monkeypatch.setattr(os_disk, "_syncfs", lambda: lambda descriptor: -1)
+    with pytest.raises(StorageFailed, match="cannot sync"):
+        disk.sync(files, ())
+    for file in files:
+        file.release()
+
+
+def test_syncing_a_folder_that_was_removed_is_no_failure(folder: str) -> None:
+    OsDisk().sync((), [f"{folder}/gone"])
+    OsDisk().sync((), [f"{folder}/gone{number}" for number in range(9)])
+
+
+def test_a_replaced_file_is_the_old_one_or_the_new_one(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = OsDisk()
+    disk.store([Stored(f"{folder}/a", b"old"), Stored(f"{folder}/b", b"old")])
+    steps: list[str] = []
+    real_rename, real_sync = os.rename, disk.sync
+
+    def rename(source: str, target: str) -> None:
+        steps.append("rename")
+        real_rename(source, target)
+
+    def sync(files: Sequence[File], folders: Sequence[str]) -> None:
+        steps.append("files" if files else "folder")
+        real_sync(files, folders)
+
+    monkeypatch.setattr(os, "rename", rename)
+    monkeypatch.setattr(disk, "sync", sync)
+    disk.store([Stored(f"{folder}/a", b"new")])
+    assert steps == ["files", "rename", "folder"], "content before name, name before success"
+    assert disk.read_file(f"{folder}/a") == b"new"
+    assert disk.list_folder(folder) == ["a", "b"]
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_other(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = OsDisk()
+    disk.store([Stored(f"{folder}/a", b"old")])
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", failing(errno.ENOSPC))
+        with pytest.raises(StorageFull):
+            disk.store([Stored(f"{folder}/a", b"new")])
+    assert disk.read_file(f"{folder}/a") == b"old"
+    assert disk.list_folder(folder) == ["a"]
+
+
+def test_removing_what_is_not_there_is_fine(folder: str) -> None:
+    disk = OsDisk()
+    disk.remove(f"{folder}/a")
+    disk.remove_folder(f"{folder}/b")
+    disk.make_folder(f"{folder}/c/d")
+    disk.make_folder(f"{folder}/c/d")
+    disk.open(f"{folder}/c/d/file", create=True).release()
+    disk.remove_folder(f"{folder}/c")
+    assert disk.list_folder(folder) == []

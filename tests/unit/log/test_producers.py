@@ -1,0 +1,141 @@
+"""Which batch of an idempotent producer is new, which is a repeat, and which is refused."""
+
+import struct
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import ApiError, CorruptData, ErrorCode
+from penstock.limits import PRODUCERS_PER_PARTITION_MAX
+from penstock.log.producers import SEQUENCE_MAX, Producers
+from penstock.protocol.batches import BatchHeader, parse_header
+from penstock.types import Offset
+from tests.unit.log.log_support import NOW_MS, batch_of
+
+PRODUCER = 7
+
+
+def header(sequence: int, count: int = 1, *, epoch: int = 0, producer: int = PRODUCER) -> BatchHeader:
+    values = [b"x"] * count
+    return parse_header(batch_of(values, producer_id=producer, producer_epoch=epoch, base_sequence=sequence))
+
+
+def written(*sequences: int, epoch: int = 0) -> Producers:
+    producers = Producers()
+    for offset, sequence in enumerate(sequences):
+        producers.replay(header(sequence, epoch=epoch), Offset(100 + offset))
+    return producers
+
+
+def refusal(producers: Producers, asked: BatchHeader) -> ErrorCode:
+    with pytest.raises(ApiError) as raised:
+        producers.check(asked)
+    return raised.value.code
+
+
+def test_the_next_batch_is_new() -> None:
+    assert written(0, 1, 2).check(header(3)) is None
+
+
+def test_an_unknown_producer_may_begin_anywhere() -> None:
+    assert Producers().check(header(41)) is None
+
+
+@pytest.mark.parametrize("back", range(5))
+def test_each_of_the_last_five_batches_is_recognised(back: int) -> None:
+    repeated = written(*range(9)).check(header(8 - back))
+    assert repeated is not None
+    assert (repeated.base_offset, repeated.last_offset) == (108 - back, 108 - back)
+
+
+def test_the_sixth_is_not() -> None:
+    assert refusal(written(*range(9)), header(3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_gap_is_refused() -> None:
+    assert refusal(written(0), header(2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_batch_that_only_begins_like_an_earlier_one_is_refused() -> None:
+    assert refusal(written(0, 1), header(0, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_an_older_epoch_is_refused() -> None:
+    assert refusal(written(0, epoch=3), header(1, epoch=2)) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_a_newer_epoch_begins_at_zero() -> None:
+    producers = written(0, 1, 2)
+    assert producers.check(header(0, epoch=1)) is None
+    assert refusal(producers, header(3, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_newer_epoch_forgets_the_batches_of_the_older() -> None:
+    producers = written(0, 1, 2)
+    producers.replay(header(0, epoch=1), Offset(103))
+    assert refusal(producers, header(2, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_sequences_begin_again_after_the_largest() -> None:
+    producers = Producers()
+    producers.replay(header(SEQUENCE_MAX - 1, 4), Offset(0))
+    assert producers.check(header(2)) is None
+    repeated = producers.check(header(SEQUENCE_MAX - 1, 4))
+    assert repeated is not None
+    assert (repeated.first_sequence, repeated.last_sequence) == (SEQUENCE_MAX - 1, 1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 3)), max_size=40))
+def test_a_snapshot_comes_back_as_it_was(steps: list[tuple[int, int]]) -> None:
+    producers, nexts, offset = Producers(), dict.fromkeys(range(5), SEQUENCE_MAX - 3), 0
+    for producer, count in steps:
+        producers.replay(header(nexts[producer], count, producer=producer), Offset(offset))
+        nexts[producer] = (nexts[producer] + count) % (SEQUENCE_MAX + 1)
+        offset += count
+    again = Producers.from_bytes(producers.to_bytes())
+    assert again.to_bytes() == producers.to_bytes()
+    assert [(key, list(p.batches)) for key, p in again.items()] == [
+        (key, list(p.batches)) for key, p in producers.items()
+    ]
+
+
+def test_a_snapshot_has_kafkas_layout() -> None:
+    content = written(4).to_bytes()
+    version, checksum, count = struct.unpack_from(">hIi", content)
+    row = struct.unpack_from(">qhiqiqiq", content, 10)
+    assert (version, count, len(content)) == (1, 1, 10 + 46)
+    assert checksum == crc32c(content[6:])
+    assert row == (PRODUCER, 0, 4, 100, 0, NOW_MS, -1, -1)
+
+
+@pytest.mark.parametrize("at", range(56))
+def test_a_flipped_bit_in_a_snapshot_is_noticed(at: int) -> None:
+    content = bytearray(written(4).to_bytes())
+    content[at] ^= 4
+    with pytest.raises(CorruptData):
+        Producers.from_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("size", [0, 5, 9, 30])
+def test_a_snapshot_cut_short_is_noticed(size: int) -> None:
+    with pytest.raises(CorruptData):
+        Producers.from_bytes(written(4).to_bytes()[:size])
+
+
+def test_the_producer_that_wrote_least_recently_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert PRODUCERS_PER_PARTITION_MAX > 2
+    monkeypatch.setattr("penstock.log.producers.PRODUCERS_PER_PARTITION_MAX", 2)
+    producers = Producers()
+    for offset, producer in enumerate((1, 2, 1, 3)):
+        producers.replay(header(offset, producer=producer), Offset(offset))
+    assert [key for key, _ in producers.items()] == [1, 3]
+
+
+def test_producers_expire_by_the_time_of_their_last_batch() -> None:
+    producers = written(0)
+    producers.expire(older_than_ms=NOW_MS)
+    assert len(producers) == 1
+    producers.expire(older_than_ms=NOW_MS + 1)
+    assert len(producers) == 0
