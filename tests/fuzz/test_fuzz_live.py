@@ -22,7 +22,7 @@ from tests.integration.broker_process import BrokerProcess, serving
 from tests.integration.hostile import hostile_socket, peak_memory_mib, unharmed
 from tests.integration.raw_client import connected
 
-STREAMS = 250
+STREAMS = 1200
 FRAMES_PER_STREAM = 6
 REPLY_SECONDS_MAX = 0.02
 PEAK_MIB_MAX = 512

@@ -15,8 +15,6 @@ Rule 1: nothing that a client sends raises past this file. What cannot be answer
 """
 
 import asyncio
-import select
-import socket
 from collections.abc import Callable, Coroutine
 from enum import Enum
 from functools import partial
@@ -27,6 +25,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.memory import MemoryBudget
 from penstock.broker.router import Later, Route, Router, encode_reply
 from penstock.errors import ProtocolError
+from penstock.host.sockets import keep_alive, peer_has_closed
 from penstock.host.tasks import Tasks
 from penstock.limits import (
     CONNECTION_REQUESTS_IN_FLIGHT_MAX,
@@ -42,10 +41,6 @@ from penstock.protocol.frames import RequestHeader, encode_response, parse_heade
 from penstock.protocol.messages.api_versions import API_VERSIONS
 from penstock.protocol.schema import Struct
 from penstock.types import Buffer
-
-
-# Linux says that a peer has closed even while nothing is read; elsewhere only a reset is seen.
-PEER_CLOSED = getattr(select, "POLLRDHUP", 0)
 
 
 class Stop(Enum):
@@ -108,10 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_read_at = self._loop.time()
 
     def keep_alive(self) -> None:
-        """So that a peer that vanished without a word is noticed at last."""
-        sock = self._transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        keep_alive(self._transport.get_extra_info("socket"))
 
     # What asyncio calls
 
@@ -395,7 +387,8 @@ class Connection(asyncio.BufferedProtocol):
         elif self._queued_since is not None and (now - self._queued_since) * 1000 > SLOW_READER_MS_MAX:
             self._complaint = "replies were not taken in time"
             self._transport.abort()
-        elif self._stops and self._peer_has_left():
+        elif self._stops and peer_has_closed(self._transport.get_extra_info("socket")):
+            # While nothing is read the loop does not tell, and answers for nobody would be kept.
             self._transport.abort()
         elif (
             idle_ms_max >= 0
@@ -404,12 +397,3 @@ class Connection(asyncio.BufferedProtocol):
             and (now - self.last_read_at) * 1000 > idle_ms_max
         ):
             self.close()
-
-    def _peer_has_left(self) -> bool:
-        """While nothing is read the loop does not tell. Answers for nobody would be kept until then."""
-        sock = self._transport.get_extra_info("socket")
-        if sock is None:
-            return False
-        poll = select.poll()
-        poll.register(sock.fileno(), PEER_CLOSED)
-        return bool(poll.poll(0))

@@ -63,6 +63,8 @@ class Fetcher(Protocol):
 
     def gather_cold(self, progress: "FetchInProgress") -> None: ...
 
+    def has_nothing_new(self, wanted: list[Wanted], context: RequestContext) -> bool: ...
+
     def partitions_of(self, wanted: list[Wanted]) -> list[Partition]: ...
 
 
@@ -95,8 +97,8 @@ class FetchInProgress:
 
     def begin(self) -> FetchResponse | Later:
         may_wait = self._may_wait
-        if may_wait and not self._fetch.has_room:
-            return self._wait(0)
+        if may_wait and (not self._fetch.has_room or self._has_nothing_new()):
+            return self._wait(self._asked.bytes_min)  # there may be enough: look at the first chance
         gathered = self._gather()
         if gathered.is_cold:
             self._later = Later()
@@ -112,6 +114,14 @@ class FetchInProgress:
         has_room = self._fetch.watched + wanted <= FETCH_SESSION_PARTITIONS_MAX
         return self._asked.wait_ms > 0 and wanted > 0 and has_room
 
+    def _has_nothing_new(self) -> bool:
+        asked = self._asked
+        return (
+            asked.bytes_min > 0
+            and asked.replica_id < 0
+            and self._fetch.has_nothing_new(self._fetching.wanted, self._context)
+        )
+
     def _gather(self) -> Gathered:
         limits = self._fetch.limits(self._asked)
         return self._fetch.gather(self._fetching.wanted, limits, self._context)
@@ -125,8 +135,9 @@ class FetchInProgress:
         self._later = Later(abandon=self._stop_watching)
         self._watched = self._fetch.partitions_of(self._fetching.wanted)
         self._fetch.watched += len(self._watched)
+        wake = self._wake
         for partition in self._watched:
-            partition.fetch_waits[self._wake] = None
+            partition.fetch_waits[wake] = None
         self._look_at_bytes = self._shown_bytes() + self._asked.bytes_min - have_bytes
         self._timer = asyncio.get_running_loop().call_later(self._asked.wait_ms / 1000, self._time_is_up)
         return self._later
@@ -165,8 +176,9 @@ class FetchInProgress:
         self._later.finish(self._response(gathered))
 
     def _stop_watching(self) -> None:
+        wake = self._wake
         for partition in self._watched:
-            partition.fetch_waits.pop(self._wake, None)
+            partition.fetch_waits.pop(wake, None)
         self._fetch.watched -= len(self._watched)
         self._watched = []
         if self._timer is not None:

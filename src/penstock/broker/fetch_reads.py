@@ -39,6 +39,9 @@ NOT_FOUND = frozenset(
 )
 
 
+NOTHING = Found(b"", Offset(0), 0)
+
+
 class Limits(NamedTuple):
     bytes_max: int
     isolation_level: int
@@ -77,6 +80,26 @@ class FetchReads:
             return self._partitions.find(key.topic, key.partition)
         return self._partitions.find_by_id(key.topic_id, key.partition)
 
+    def has_nothing_new(self, wanted: list[Wanted], context: RequestContext) -> bool:
+        """Whether every partition is sound and read to its end: then no answer need be built yet."""
+        if context.denied:
+            return False
+        for entry in wanted:
+            partition = entry.partition
+            if partition is None:
+                partition = entry.partition = self.find(entry.key)
+                if partition is None:
+                    return False
+            params = entry.params
+            if (
+                params.fetch_offset != partition.high_watermark
+                or partition.offline is not None
+                or params.last_fetched_epoch >= 0
+                or -1 != params.current_leader_epoch != partition.leader_epoch
+            ):
+                return False
+        return True
+
     def gather(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
         """Read what is in memory. Stops at the first partition that is not."""
         gathered = Gathered(limits)
@@ -113,7 +136,9 @@ class FetchReads:
 
     def _read(self, entry: Wanted, gathered: Gathered, context: RequestContext) -> PartitionData | ColdRead:
         try:
-            partition = self._authorised(entry.key, context)
+            partition = entry.partition
+            if partition is None or partition.offline is not None or context.denied:
+                partition = entry.partition = self._authorised(entry.key, context)
             found = self._found_in(partition, entry.params, gathered)
         except ApiError as refusal:
             gathered.has_error = True
@@ -141,7 +166,7 @@ class FetchReads:
             return parted
         offset = Offset(params.fetch_offset)
         if offset == partition.high_watermark and partition.offline is None:
-            return Found(b"", offset, 0)  # the common case of a consumer that has caught up
+            return NOTHING  # the common case of a consumer that has caught up
         limit = min(params.partition_max_bytes, gathered.bytes_left)
         return partition.read(offset, limit, at_least_one=gathered.size == 0)
 

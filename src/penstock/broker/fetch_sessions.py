@@ -23,6 +23,7 @@ from penstock.limits import (
     TOPIC_NAME_CHARACTERS_MAX,
 )
 from penstock.protocol.messages.fetch import FetchPartition, FetchRequest
+from penstock.replication.partition import Partition
 from penstock.types import NO_TOPIC_ID, TopicId
 
 NO_SESSION: Final = 0
@@ -41,11 +42,13 @@ class PartitionKey(NamedTuple):
 class Wanted:
     """A partition that is fetched, and what the client was last told about it."""
 
-    __slots__ = ("key", "params", "sent_high_watermark", "sent_log_start")
+    __slots__ = ("key", "params", "partition", "sent_high_watermark", "sent_log_start")
 
     def __init__(self, key: PartitionKey, params: FetchPartition) -> None:
         self.key = key
         self.params = params
+        self.partition: Partition | None = None
+        """Once found, until it goes offline: a session fetches the same ones again and again."""
         self.sent_high_watermark = -2
         self.sent_log_start = -2
 

@@ -8,7 +8,7 @@ how old a record may be.
 from collections.abc import Callable
 from struct import Struct
 
-from penstock.config.topic import TimestampType, TopicConfig
+from penstock.config.topic import CleanupPolicy, TimestampType, TopicConfig
 from penstock.errors import ApiError, CorruptData, ErrorCode
 from penstock.limits import DECOMPRESSED_BYTES_MAX, LONG_MAX
 from penstock.protocol import records
@@ -17,6 +17,7 @@ from penstock.protocol.batches import (
     CODEC_MAX,
     HEADER,
     HEADER_BYTES,
+    LOG_APPEND_TIME_BIT,
     LOG_OVERHEAD,
     MAGIC,
     BatchHeader,
@@ -24,6 +25,9 @@ from penstock.protocol.batches import (
     parse_header,
 )
 from penstock.types import NO_TIMESTAMP, Buffer
+
+# Looking a member up in its class costs as much as all the rest of a comparison.
+LOG_APPEND_TIME, COMPACT = TimestampType.LOG_APPEND_TIME, CleanupPolicy.COMPACT
 
 BATCH_LENGTH = Struct(">i")
 BATCH_LENGTH_MIN = 14
@@ -99,7 +103,7 @@ def check_batch(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the checksum of the batch does not match")
     _check_shape(header)
     _check_timestamps(batch, header, config, now_ms)
-    if config.is_compacted:
+    if COMPACT in config.cleanup_policy:
         _check_keys(batch)
 
 
@@ -129,9 +133,9 @@ def _check_shape(header: BatchHeader) -> None:
 
 
 def _check_timestamps(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    if header.has_log_append_time:
+    if header.attributes & LOG_APPEND_TIME_BIT:
         raise ApiError(ErrorCode.INVALID_TIMESTAMP, "only the broker may set the log append time")
-    if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
+    if config.timestamp_type is LOG_APPEND_TIME:
         return
     newest = header.max_timestamp
     if newest != NO_TIMESTAMP and newest - now_ms > config.timestamp_after_max_ms:

@@ -55,14 +55,11 @@ class FrameReceiver:
 
     def next_frame(self, data: memoryview, position: int) -> tuple[memoryview, int] | None:
         """The whole frame that begins at `position`, and where it ends. None: it is not whole."""
-        have = len(data) - position
-        if have < FRAME_PREFIX_BYTES:
+        start = position + FRAME_PREFIX_BYTES
+        if len(data) < start:
             return None
-        size = self._checked_size(data, position)
-        if have < size:
-            return None
-        end = position + size
-        return data[position + FRAME_PREFIX_BYTES : end], end
+        end = position + self._checked_size(data, position)
+        return (data[start:end], end) if end <= len(data) else None
 
     def keep_bytes(self, rest: memoryview) -> int:
         """How much memory the unfinished frame that begins with `rest` needs at first."""

@@ -26,6 +26,9 @@ from penstock.protocol.compression import Codec, codec_named
 from penstock.replication.waiting import ProduceWaits
 from penstock.types import NO_TIMESTAMP, LeaderEpoch, Offset, TopicId, TopicPartition
 
+# Looking a member up in its class costs as much as all the rest of a comparison.
+BEFORE_ACK = FlushPolicy.BEFORE_ACK
+
 
 class Appended(NamedTuple):
     base_offset: Offset
@@ -117,7 +120,7 @@ class Partition:
                 append_time = now_ms
         base_offset = self.log.append(batch, header, self.leader_epoch)
         self._on_dirty(self)
-        if config.flush_policy is not FlushPolicy.BEFORE_ACK:
+        if config.flush_policy is not BEFORE_ACK:
             self.advance()
         return Appended(base_offset, self.log.log_end_offset, append_time)
 
@@ -150,7 +153,7 @@ class Partition:
     def advance(self) -> None:
         """Move the high watermark to where it may be, and tell those who wait for it."""
         log = self.log
-        waits_for_disk = self._config.flush_policy is FlushPolicy.BEFORE_ACK
+        waits_for_disk = self._config.flush_policy is BEFORE_ACK
         reached = log.flushed_end_offset if waits_for_disk else log.log_end_offset
         if reached > self.high_watermark:
             self.high_watermark = reached

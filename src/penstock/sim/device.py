@@ -67,7 +67,7 @@ class FileNode:
 
     def _tear(self, write: Write, random: Random) -> None:
         end = write.position + len(write.data)
-        if end > len(self._stored) and random.random() < 0.3:
+        if end > len(self._stored) and random.random() < 0.5:
             _truncate(self._stored, end)
         at = write.position
         while at < end:

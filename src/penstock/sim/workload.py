@@ -68,7 +68,7 @@ class SimProducer:
         count = self._random.choice((1, 1, 2, 5))
         for _ in range(count):
             # A large one spans several sectors, of which a power failure may keep any.
-            size = self._random.choice((1, 20, 90, 150 if count > 1 else 750))
+            size = self._random.choice((1, 20, 90, 150) if count > 1 else (1, 90, 700, 850))
             values.append(b"%d.%s" % (self._next_value, bytes(size)))
             self._next_value += 1
         sent = Sent(values, life.clock.wall_ms() - self._random.randrange(TIMESTAMP_SPREAD_MS))

@@ -289,7 +289,7 @@ class Life:
         disk, choices = self.world.disk, self.world.choices
         while True:
             await asyncio.sleep(self._random.uniform(0, choices.life_seconds))
-            if choices.sync_fails and self._random.random() < 0.3:
+            if choices.sync_fails and self._random.random() < 0.7:
                 disk.sync_fails = True
             if choices.fills_up:
                 disk.room_bytes = self._random.randrange(2_000)

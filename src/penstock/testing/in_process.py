@@ -11,9 +11,8 @@ Rule 3: importing this costs nothing; what a broker needs is imported when one i
 
 import logging
 import tempfile
-import threading
 from collections.abc import Coroutine, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,19 +99,26 @@ class _Served:
         self.clock = AdjustableClock()
         self._config = config
         self._started: Future[RunningBroker] = Future()
-        self._ended: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, name="penstock-broker", daemon=True)
+        self._ended: Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-broker")
 
     def start(self) -> "RunningBroker":
-        self._thread.start()
-        return self._started.result(START_SECONDS_MAX)
+        """Raises whatever prevented the start."""
+        self._ended = self._thread.submit(self._run)
+        either: list[Future[Any]] = [self._started, self._ended]
+        wait(either, START_SECONDS_MAX, FIRST_COMPLETED)
+        if self._ended.done():
+            self._ended.result()
+        return self._started.result(timeout=0)
 
     def stop(self) -> None:
         """Raises what went wrong since the start, if anything did."""
-        if self._started.done() and self._started.exception() is None:
+        if self._started.done():
             self._loop.call_soon_threadsafe(self._stopping.set)
-        self._ended.result(STOP_SECONDS_MAX)
-        self._thread.join()
+            assert self._ended is not None
+            self._ended.result(STOP_SECONDS_MAX)
+        # One that neither started nor failed in time is not waited for.
+        self._thread.shutdown(wait=self._ended is None or self._ended.done())
 
     def call(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run it on the broker's loop and wait for it."""
@@ -123,15 +129,8 @@ class _Served:
     def _run(self) -> None:
         import asyncio
 
-        try:
-            with asyncio.Runner(loop_factory=_new_loop) as runner:
-                runner.run(self._serve())
-        except BaseException as problem:  # the root of the thread: handed to whoever started it
-            if self._started.done():
-                self._ended.set_exception(problem)
-                return
-            self._started.set_exception(problem)
-        self._ended.set_result(None)
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
+            runner.run(self._serve())
 
     async def _serve(self) -> None:
         import asyncio

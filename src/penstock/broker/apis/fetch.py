@@ -66,6 +66,9 @@ class Fetch:
         """False while unsent replies fill the memory set aside for them."""
         return self._reply_room() > 0
 
+    def has_nothing_new(self, wanted: list[Wanted], context: RequestContext) -> bool:
+        return self._reads.has_nothing_new(wanted, context)
+
     def gather(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
         return self._reads.gather(wanted, limits, context)
 
@@ -73,5 +76,5 @@ class Fetch:
         self._tasks.start(progress.read_cold(self._reads), "fetch from disk")
 
     def partitions_of(self, wanted: list[Wanted]) -> list[Partition]:
-        found = (self._reads.find(entry.key) for entry in wanted)
+        found = (entry.partition or self._reads.find(entry.key) for entry in wanted)
         return [partition for partition in found if partition is not None]

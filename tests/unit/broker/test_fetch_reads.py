@@ -1,0 +1,119 @@
+"""Reading from the device for fetches: how many at once, and that each gives its memory back."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from penstock.broker.context import RequestContext
+from penstock.broker.fetch_reads import FetchReads, Gathered, Limits
+from penstock.broker.fetch_sessions import PartitionKey, Wanted
+from penstock.errors import CorruptData, ErrorCode
+from penstock.limits import BATCH_BYTES_MAX
+from penstock.log.reading import ColdRead, ColdResult, Found
+from penstock.protocol.messages.fetch import FetchPartition
+from penstock.security.access import ANONYMOUS, AllowEverything
+from penstock.types import NO_TOPIC_ID, Offset, TopicPartition
+
+CONTEXT = RequestContext(ANONYMOUS, "PLAINTEXT", "peer", AllowEverything())
+KEY = PartitionKey("t", NO_TOPIC_ID, 0)
+DATA = b"a batch"
+
+
+class ColdPartition:
+    """Everything of it is on the device."""
+
+    name = TopicPartition("t", 0)
+    high_watermark = 10
+    offline = None
+    leader_epoch = 0
+
+    def __init__(self) -> None:
+        self.log = self
+        self.log_start_offset = 0
+
+    def check_epoch(self, epoch: int) -> None:
+        pass
+
+    def keep_indexes(self, read: ColdRead, result: ColdResult) -> None:
+        pass
+
+    def read(self, offset: Offset, bytes_max: int, *, at_least_one: bool) -> ColdRead:
+        return ColdRead(cast(Any, None), offset, Offset(10), bytes_max, at_least_one)
+
+
+class Device:
+    """Answers a read when the test says so."""
+
+    def __init__(self) -> None:
+        self.under_way: list[asyncio.Future[ColdResult]] = []
+
+    async def run(self, read: object) -> ColdResult:
+        self.under_way.append(asyncio.get_running_loop().create_future())
+        return await self.under_way[-1]
+
+    def answers(self) -> None:
+        self.under_way.pop(0).set_result(ColdResult(Found(DATA, Offset(10), 7), cast(Any, None)))
+
+
+class Reading:
+    def __init__(self) -> None:
+        self.device = Device()
+        self.damaged: list[Exception] = []
+        self.partition = ColdPartition()
+        self.reads = FetchReads(
+            cast(Any, self), cast(Any, self.device), lambda partition, problem: self.damaged.append(problem)
+        )
+
+    def find(self, topic: str, partition: int) -> ColdPartition:
+        return self.partition
+
+    def begin(self, bytes_max: int) -> "asyncio.Task[Gathered]":
+        wanted = [Wanted(KEY, FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=bytes_max))]
+        return asyncio.create_task(self.reads.gather_cold(wanted, Limits(bytes_max, 0, -1), CONTEXT))
+
+
+async def turn() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
+    monkeypatch.setattr("penstock.broker.fetch_reads.FETCH_BYTES_TOTAL_MAX", 3 * BATCH_BYTES_MAX)
+    return Reading()
+
+
+@pytest.mark.parametrize("bytes_max", [0, 1, BATCH_BYTES_MAX])
+async def test_no_more_is_read_at_once_than_fits_however_little_each_asks_for(
+    reading: Reading, bytes_max: int
+) -> None:
+    fetches = [reading.begin(bytes_max) for _ in range(8)]
+    for _ in range(8):
+        await turn()
+        assert len(reading.device.under_way) <= 3
+        reading.device.answers()
+    results = [(await fetch).results[0][1] for fetch in fetches]
+    assert [data.records for data in results] == [DATA] * 8
+
+
+async def test_a_fetch_that_was_given_up_leaves_its_place_to_the_next(reading: Reading) -> None:
+    fetches = [reading.begin(3 * BATCH_BYTES_MAX) for _ in range(3)]
+    await turn()
+    fetches[1].cancel()
+    await turn()
+    reading.device.answers()
+    await turn()
+    reading.device.answers()
+    assert (await fetches[0]).size == (await fetches[2]).size == len(DATA)
+    assert fetches[1].cancelled()
+
+
+async def test_damage_on_the_device_is_reported_and_answered_and_costs_no_memory(reading: Reading) -> None:
+    for _ in range(5):
+        fetch = reading.begin(2 * BATCH_BYTES_MAX)
+        await turn()
+        reading.device.under_way.pop(0).set_exception(CorruptData("a checksum"))
+        (_, data), *_ = (await fetch).results
+        assert data.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert len(reading.damaged) == 5
