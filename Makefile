@@ -73,6 +73,7 @@ differential: setup
 
 #   make compat SUITE=folder   run another project's own test suite against our broker
 compat: setup
+	@test -n "$(SUITE)" || { echo "say which: make compat SUITE=folder (a checkout of confluent-kafka-python, kafka-python or aiokafka)"; exit 2; }
 	$(BIN)/python -m tools.compat --suite "$(SUITE)" $(ARGS)
 
 #   make fuzz TARGET=name SECONDS=60   fuzz one decoder for longer than the tests do

@@ -58,6 +58,8 @@ COMPLAINTS_PER_SECOND_MAX = 10
 # fall below the second. So it never holds more than the first and one reply beyond it.
 REPLY_BYTES_PAUSE_AT = 1 * MIB
 REPLY_BYTES_RESUME_AT = 256 * KIB
+# Replies that leave together are gathered up to this size.
+REPLY_BYTES_GATHERED_MAX = 64 * KIB
 # Unsent reply bytes of all connections together.
 REPLY_BYTES_TOTAL_MAX = 512 * MIB
 
@@ -100,7 +102,7 @@ FETCH_BYTES_TOTAL_MAX = 256 * MIB
 FETCH_WAIT_MS_MAX = 5 * MINUTE_MS
 FETCH_SESSIONS_MAX = 1_000
 # Partitions remembered by all sessions together.
-FETCH_SESSION_PARTITIONS_MAX = 500_000
+FETCH_SESSION_PARTITIONS_MAX = 200_000
 # A session that fetched within this time is not evicted for a new one.
 FETCH_SESSION_EVICTION_MS = 2 * MINUTE_MS
 
@@ -161,7 +163,7 @@ assert RECEIVE_BYTES_WHEN_SHORT < RECEIVE_BUFFER_BYTES < FRAME_FIRST_BYTES < REQ
 # or one client sending large requests would stop every other.
 assert 2 * REQUEST_BYTES_MAX <= REQUEST_BYTES_IN_FLIGHT_MAX
 # Reading resumes below where it paused, and a whole fetch may be queued beyond it.
-assert REPLY_BYTES_RESUME_AT < REPLY_BYTES_PAUSE_AT
+assert REPLY_BYTES_GATHERED_MAX < REPLY_BYTES_RESUME_AT < REPLY_BYTES_PAUSE_AT
 assert REPLY_BYTES_PAUSE_AT + FETCH_BYTES_MAX <= REPLY_BYTES_TOTAL_MAX
 assert FETCH_BYTES_MAX <= FETCH_BYTES_TOTAL_MAX <= REPLY_BYTES_TOTAL_MAX
 # A stalled peer is cut off for stalling, long before it counts as idle.

@@ -11,7 +11,6 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.protocol.samples import CASES, Case, sample
 
 from penstock.errors import ProtocolError
 from penstock.protocol.compiler import Decoder, decode, decoder, encode
@@ -20,6 +19,7 @@ from penstock.protocol.frames import parse_header
 from penstock.protocol.messages.create_topics import CreateTopicsRequest
 from penstock.protocol.messages.fetch import FetchRequest
 from penstock.protocol.schema import Struct
+from tests.protocol.samples import CASES, Case, sample
 
 LONGEST_SECONDS = 0.05
 AMPLIFICATION_MAX = 50

@@ -27,13 +27,11 @@ FRAMES_PER_STREAM = 6
 REPLY_SECONDS_MAX = 0.02
 PEAK_MIB_MAX = 512
 CORPUS_BYTES_MAX = 200 * 1024
-# What mutations of CreateTopics may ask for would take longer to make than this test may last.
-FEW_PARTITIONS = {"max.connections": 100}
 
 
 @pytest.fixture(scope="module")
 def fuzzed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with serving(tmp_path_factory.mktemp("fuzzed") / "data", settings=FEW_PARTITIONS) as broker:
+    with serving(tmp_path_factory.mktemp("fuzzed") / "data") as broker:
         with connected(broker.bootstrap) as client:
             for topic in ("c", "k", "a"):  # those that the captured requests name
                 client.create_topic(topic)

@@ -178,9 +178,10 @@ class BrokerProcess:
 def size_of_files(folder: Path) -> int:
     """Bytes of all files below a folder, of which some may be vanishing."""
     total = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            total += path.stat().st_size if path.is_file() else 0
+    for parent, _, names in os.walk(folder):  # unlike rglob, it passes over a folder that is gone
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.stat(f"{parent}/{name}").st_size
     return total
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.protocol.samples import CASES, Case, samples
 
 from penstock.protocol.compiler import decode, encode
 from penstock.protocol.schema import OPERATIONS_NOT_ASKED_FOR, Struct, fields_of
+from tests.protocol.samples import CASES, Case, samples
 
 PACKAGES = ("producer", "consumer", "metadata", "admin")
 

@@ -15,10 +15,10 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 import pytest
-from tests.protocol.samples import CASES, Case, samples
 
 from penstock.protocol.compiler import decode, encode
 from penstock.protocol.schema import Fixed, Nested, fields_of
+from tests.protocol.samples import CASES, Case, samples
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 MILLISECOND = datetime.timedelta(milliseconds=1)

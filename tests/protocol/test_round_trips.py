@@ -3,10 +3,10 @@
 from random import Random
 
 import pytest
-from tests.protocol.samples import CASES, Case, sample, samples
 
 from penstock.protocol.compiler import decode, encode
 from penstock.protocol.frames import decode_request, decode_response, encode_request, encode_response
+from tests.protocol.samples import CASES, Case, sample, samples
 
 SIZE_BYTES = 4
 

@@ -34,7 +34,7 @@ def child_process(command: Sequence[str], output: Path) -> Iterator[subprocess.P
     It gets a session of its own: an interrupt at the terminal reaches only us, and we stop the child.
     """
     with output.open("wb") as sink:
-        process = subprocess.Popen(  # noqa: S603
+        process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:

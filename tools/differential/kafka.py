@@ -12,12 +12,11 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from tools.differential.broker import LOOPBACK, Broker, BrokerFailed, child_process, free_ports, tail
-from tools.differential.wire import Connection, is_answering
-
 from penstock.errors import ErrorCode
 from penstock.protocol.frames import decode_response, encode_request
 from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR, FindCoordinatorRequest
+from tools.differential.broker import LOOPBACK, Broker, BrokerFailed, child_process, free_ports, tail
+from tools.differential.wire import Connection, is_answering
 
 VERSIONS = ("4.2.0", "4.1.1", "4.1.0", "4.0.1", "4.0.0")
 """Tried in this order; the first that Maven can resolve is used."""
@@ -93,9 +92,7 @@ def _copy_jars(version: str, folder: Path) -> str | None:
         jars = Path(temporary) / "jars"
         command = ["mvn", "--quiet", "--batch-mode", "--file", str(pom)]
         command += ["dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
-        done = subprocess.run(  # noqa: S603
-            command, capture_output=True, text=True, timeout=_MAVEN_S_MAX, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_MAVEN_S_MAX, check=False)
         if done.returncode != 0:
             lines = (done.stdout + done.stderr).strip().splitlines()
             return lines[0] if lines else f"mvn ended with {done.returncode}"
@@ -129,7 +126,7 @@ def running_kafka(jars: Path) -> Iterator[Broker]:
 
 def _format_storage(tool: list[str], properties: Path) -> None:
     command = [*tool, "format", "--cluster-id", _CLUSTER_ID, "--config", str(properties)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BrokerFailed(f"Kafka's storage could not be formatted\n{done.stdout}{done.stderr}")
 

@@ -10,12 +10,12 @@ Records become their batches, field by field, and a count of bytes after the las
 from collections.abc import Callable, Mapping
 
 import msgspec
-from tools.differential.compare import Plain
 
 from penstock.errors import CorruptData
 from penstock.protocol.batches import HEADER_BYTES, check_crc, split_batches
 from penstock.protocol.schema import Blob, Nested, fields_of
 from penstock.types import Buffer
+from tools.differential.compare import Plain
 
 CLOSED = "(connection closed)"
 SILENT = "(no answer)"

@@ -4,12 +4,6 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
-from tools.differential.broker import Broker, BrokerFailed
-from tools.differential.compare import Plain, labelled
-from tools.differential.replies import CLOSED, SILENT, plain
-from tools.differential.steps import ANSWER_S_MAX, Ask, Memory, Send, Step, Topic
-from tools.differential.wire import Connection, ConnectionClosed, NoAnswer
-
 from penstock.errors import ErrorCode, ProtocolError
 from penstock.protocol.frames import decode_response, encode_request
 from penstock.protocol.messages.create_topics import (
@@ -26,6 +20,11 @@ from penstock.protocol.messages.list_offsets import (
 )
 from penstock.protocol.messages.metadata import METADATA, MetadataRequest, MetadataRequestTopic
 from penstock.protocol.schema import Api, Struct
+from tools.differential.broker import Broker, BrokerFailed
+from tools.differential.compare import Plain, labelled
+from tools.differential.replies import CLOSED, SILENT, plain
+from tools.differential.steps import ANSWER_S_MAX, Ask, Memory, Send, Step, Topic
+from tools.differential.wire import Connection, ConnectionClosed, NoAnswer
 
 CLIENT_ID = "differential"
 _CORRELATION_ID = 7

@@ -21,6 +21,7 @@ from kafka import TopicPartition as KafkaTopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.admin import NewTopic as KafkaNewTopic
 from kafka.errors import KafkaError as KafkaPythonError
+
 from tools.differential.broker import Broker
 from tools.differential.compare import Plain
 from tools.differential.gaps import Gap

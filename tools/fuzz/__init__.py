@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of everything that reads what a stranger wrote; needs the extra `fuzz`.
 
     python -m tools.fuzz --list
-    python -m tools.fuzz frames --seconds 60
+    python -m tools.fuzz --target frames --seconds 60
 
     targets.py    what is fuzzed: a name, its seeds, and a function that takes any bytes
     seeds.py      valid inputs to start from

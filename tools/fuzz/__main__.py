@@ -1,7 +1,7 @@
-"""`python -m tools.fuzz TARGET --seconds N`: runs one target and fails if it found something.
+"""`python -m tools.fuzz --target NAME --seconds N`: runs one target and fails if it found something.
 
 libFuzzer ends its process when the time is up or something was found. An input that was found is
-kept in .cache/fuzz/TARGET-*, and `--replay FILE` tries it again with an ordinary traceback.
+kept in .cache/fuzz/NAME-*, and `--replay FILE` tries it again with an ordinary traceback.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__.split("\n")[0])
-    parser.add_argument("target", nargs="?", default="")
+    parser.add_argument("--target", default="", metavar="NAME")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--replay", metavar="FILE", help="try one input")
     parser.add_argument("--list", action="store_true", help="the names of the targets")

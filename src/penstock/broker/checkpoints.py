@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 
 from penstock.broker.flusher import Flusher
-from penstock.errors import StorageFailed, StorageFull
+from penstock.errors import StorageFull
 from penstock.host.disk import Disk, Stored
 from penstock.host.worker import Worker
 from penstock.limits import CHECKPOINT_BYTES, CHECKPOINT_MS, CHECKPOINT_PARTITIONS_AT_ONCE
@@ -93,13 +93,11 @@ class Checkpoints:
 
 
 def _carry_out(disk: Disk, planned: Planned) -> None:
-    """Blocks. A topic may be deleted meanwhile: what has no folder any more needs no checkpoint."""
+    """Blocks. If a topic is deleted meanwhile, its folders are moved behind this in the same worker."""
     files, folders = [], set()
     stored: list[Stored] = []
     try:
         for partition, plan in planned:
-            if not disk.exists(partition.log.folder):
-                continue
             for write in plan.index_writes:
                 file = disk.open(write.path, create=True)
                 files.append(file)
@@ -108,9 +106,6 @@ def _carry_out(disk: Disk, planned: Planned) -> None:
             stored += plan.stored
         disk.sync(files, sorted(folders))
         disk.store(stored)
-    except StorageFailed:
-        if all(disk.exists(partition.log.folder) for partition, _ in planned):
-            raise
     finally:
         for file in files:
             file.release()

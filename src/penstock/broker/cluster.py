@@ -6,7 +6,7 @@ change after another, so that no decision rests on an image that another is abou
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from penstock.config.broker import BrokerConfig
@@ -19,8 +19,8 @@ from penstock.metadata.image import ClusterImage, apply, image_of
 from penstock.metadata.keys import Keys
 
 Decide = Callable[[ClusterImage], Decision]
-Subscriber = Callable[[ClusterImage, ClusterImage], None]
-"""Called with the image before and after, on the loop, before the change is answered."""
+Subscriber = Callable[[ClusterImage, ClusterImage], Awaitable[None]]
+"""Told of the image before and after. No change is answered, and no other decided, until it is done."""
 
 
 class _Change(NamedTuple):
@@ -79,7 +79,7 @@ class Cluster:
                 return self.image
             outcome = await self._worker.run(lambda d=decision: self._store.transact(d.compares, d.changes))  # type: ignore[misc]
             if not isinstance(outcome, Conflict):
-                self._install(apply(self.image, decision.changes, outcome.revision))
+                await self._install(apply(self.image, decision.changes, outcome.revision))
                 return self.image
             await self._reload()
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "the cluster's metadata kept changing; try again")
@@ -87,13 +87,13 @@ class Cluster:
     async def _reload(self) -> None:
         keys = Keys(self.image.cluster_id)
         snapshot = await self._worker.run(lambda: self._store.read(keys.prefix))
-        self._install(image_of(snapshot, self.image.cluster_id))
+        await self._install(image_of(snapshot, self.image.cluster_id))
 
-    def _install(self, image: ClusterImage) -> None:
+    async def _install(self, image: ClusterImage) -> None:
         before, self.image = self.image, image
         self.config = self._effective_config()
         for subscriber in self._subscribers:
-            subscriber(before, image)
+            await subscriber(before, image)
 
     def _effective_config(self) -> BrokerConfig:
         node_id = self._static_config.node.node_id

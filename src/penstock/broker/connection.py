@@ -23,6 +23,7 @@ from typing import Any, cast
 from penstock.broker.apis.api_versions import unsupported_version_reply
 from penstock.broker.context import RequestContext
 from penstock.broker.memory import MemoryBudget
+from penstock.broker.outgoing import Outgoing
 from penstock.broker.router import Later, Route, Router, encode_reply
 from penstock.errors import ProtocolError
 from penstock.host.sockets import keep_alive, peer_has_closed
@@ -93,11 +94,9 @@ class Connection(asyncio.BufferedProtocol):
         self._stops: set[Stop] = set()
         self._taken_small = 0
         self._taken_large = 0
-        self._queued_bytes = 0
         self._unsent_bytes = 0
         """What the transport has, and finished replies that wait for earlier ones."""
         self._frame_since: float | None = None
-        self._queued_since: float | None = None
         self._complaint: str | None = None
         self._is_closed = False
         self.last_read_at = self._loop.time()
@@ -110,6 +109,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the class
         self._transport = transport
+        self._outgoing = Outgoing(transport, self._loop)
         transport.set_write_buffer_limits(high=REPLY_BYTES_PAUSE_AT, low=REPLY_BYTES_RESUME_AT)
         self.context = self._make_context(transport)
         if not self._opened(self):
@@ -124,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver.release_own()
         self._settle_memory()
         self._shared.reply_bytes_queued -= self._unsent_bytes
-        self._queued_bytes = self._unsent_bytes = 0
+        self._unsent_bytes = 0
         self._closed(self, self._complaint)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -136,17 +136,24 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_read_at = self._loop.time()
+        if self._receiver.is_unfinished:
+            if (data := self._receiver.received_own(nbytes)) is not None:
+                self._look_at(self._own_is_full, data)
+        else:
+            self._look_at(self._take, self._shared.receive_view[:nbytes])
+
+    def _look_at(self, take: Callable[[memoryview], None], data: memoryview) -> None:
+        """Answer what has come, and send the answers together."""
+        self._outgoing.begin_read()
         try:
-            if self._receiver.is_unfinished:
-                if (data := self._receiver.received_own(nbytes)) is not None:
-                    self._own_is_full(data)
-            else:
-                self._take(self._shared.receive_view[:nbytes])
+            take(data)
         except ProtocolError as problem:
             self.refuse(str(problem))
         except Exception as bug:
             self._shared.on_bug(f"a request from {self.context.peer}", bug)
             self.refuse("a request failed for a reason of ours")
+        self._outgoing.end_read()
+        self._count_unsent()
 
     def eof_received(self) -> bool:
         return False
@@ -155,7 +162,8 @@ class Connection(asyncio.BufferedProtocol):
         self._stop(Stop.WRITING)
 
     def resume_writing(self) -> None:
-        self._note_queue()
+        self._outgoing.note()
+        self._count_unsent()
         self._go_on(Stop.WRITING)
 
     # Receiving
@@ -257,15 +265,9 @@ class Connection(asyncio.BufferedProtocol):
     def _resume(self) -> None:
         if self._stops or self._is_closed:
             return
-        try:
-            if (held := self._receiver.take_held()) is not None:
-                self._settle_memory()
-                self._take(held)
-        except ProtocolError as problem:
-            self.refuse(str(problem))
-        except Exception as bug:
-            self._shared.on_bug(f"a request from {self.context.peer}", bug)
-            self.refuse("a request failed for a reason of ours")
+        if (held := self._receiver.take_held()) is not None:
+            self._settle_memory()
+            self._look_at(self._take, held)
         if not self._stops and not self._is_closed:
             self._transport.resume_reading()
 
@@ -306,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
     def _finish(self, pending: PendingReply, route: Route, header: RequestHeader, reply: Struct) -> None:
         if self._is_closed:
             return
-        self._write_ready(self._replies.finish(pending, encode_reply(route, header, reply)))
+        self._write(self._replies.finish(pending, encode_reply(route, header, reply)))
         if (
             Stop.IN_FLIGHT in self._stops
             and len(self._replies) < CONNECTION_REQUESTS_IN_FLIGHT_MAX // 2
@@ -318,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
         if not len(self._replies):
             self._write(buffers)
             return
-        self._write_ready(self._replies.finish(self._replies.expect(), buffers))
+        self._write(self._replies.finish(self._replies.expect(), buffers))
         self._stop_at_limit()
 
     def _stop_at_limit(self) -> None:
@@ -326,33 +328,17 @@ class Connection(asyncio.BufferedProtocol):
         if len(replies) >= CONNECTION_REQUESTS_IN_FLIGHT_MAX or replies.held_bytes >= REPLY_BYTES_PAUSE_AT:
             self._stop(Stop.IN_FLIGHT)
 
-    def _write_ready(self, buffers: list[Buffer]) -> None:
-        if buffers:
-            self._write(buffers)
-        else:
-            self._note_queue()
-
     def _write(self, buffers: list[Buffer]) -> None:
-        if len(buffers) == 1:
-            self._transport.write(buffers[0])
-        else:
-            self._transport.writelines(buffers)
-        self._note_queue()
+        if buffers:
+            self._outgoing.write(buffers)
+        self._count_unsent()
 
-    def _note_queue(self) -> None:
-        """Keep the count of unsent bytes of all connections, and when ours last became fewer."""
-        queued = self._transport.get_write_buffer_size()
-        unsent = queued + self._replies.held_bytes
+    def _count_unsent(self) -> None:
+        """Keep the count of unsent bytes of all connections."""
+        unsent = self._outgoing.unsent_bytes + self._replies.held_bytes
         if unsent != self._unsent_bytes:
             self._shared.reply_bytes_queued += unsent - self._unsent_bytes
             self._unsent_bytes = unsent
-        if queued == self._queued_bytes:
-            return
-        if not queued:
-            self._queued_since = None
-        elif queued < self._queued_bytes or self._queued_since is None:
-            self._queued_since = self._loop.time()
-        self._queued_bytes = queued
 
     def _throttle(self, throttle_ms: int) -> None:
         self._stop(Stop.THROTTLED)
@@ -370,21 +356,24 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_closed:
             self._complaint = reason
             self._is_closed = True
-            self._transport.close()
+            self.close()
 
     def stop_taking(self) -> None:
         """The broker is stopping: what was accepted will be answered, and nothing more is accepted."""
         self._stop(Stop.STOPPING)
 
     def close(self) -> None:
+        self._outgoing.send()
         self._transport.close()
 
     def check(self, now: float, idle_ms_max: int) -> None:
         """Called now and then: end what has stalled."""
-        self._note_queue()
+        self._outgoing.note()
+        self._count_unsent()
+        untaken_since = self._outgoing.untaken_since
         if self._frame_since is not None and (now - self._frame_since) * 1000 > FRAME_COMPLETION_MS_MAX:
             self.refuse("a request was begun and not completed in time")
-        elif self._queued_since is not None and (now - self._queued_since) * 1000 > SLOW_READER_MS_MAX:
+        elif untaken_since is not None and (now - untaken_since) * 1000 > SLOW_READER_MS_MAX:
             self._complaint = "replies were not taken in time"
             self._transport.abort()
         elif self._stops and peer_has_closed(self._transport.get_extra_info("socket")):
@@ -393,7 +382,7 @@ class Connection(asyncio.BufferedProtocol):
         elif (
             idle_ms_max >= 0
             and not self.is_waiting
-            and not self._queued_bytes
+            and not self._unsent_bytes
             and (now - self.last_read_at) * 1000 > idle_ms_max
         ):
             self.close()

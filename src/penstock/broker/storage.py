@@ -52,9 +52,9 @@ class Storage:
         for folder in self._directory.doomed_folders():
             disk.remove_folder(folder)
         for name in self.partitions.strays(image):
-            self._log.warning("partition.stray_removed", partition=name)
-            if (doomed := self._directory.doom(name, "stray")) is not None:
-                disk.remove_folder(doomed)
+            # Never removed: if it is the metadata that was lost, this is all there is.
+            moved_to = self._directory.set_aside(name)
+            self._log.warning("partition.stray_set_aside", partition=name, moved_to=moved_to)
         for partition, recovered in self.partitions.open_all(image):
             if recovered is None:
                 self._log.error("partition.damaged", partition=partition.name, reason=partition.offline)
@@ -121,9 +121,9 @@ class Storage:
             if (now - checked_at) * 1000 < config.retention_check_ms or self.partitions.failure is not None:
                 continue
             checked_at = now
-            oldest_producer = self._clock.wall_ms() - config.producer_expiry_ms
+            now_ms = self._clock.wall_ms()
             for partition in tuple(self.partitions):
-                partition.log.producers.expire(older_than_ms=oldest_producer)
+                partition.log.producers.expire(now_ms=now_ms, idle_ms_max=config.producer_expiry_ms)
                 await self.retention.enforce(partition)
 
     def _flush_what_is_due(self, now: float) -> None:
@@ -132,10 +132,27 @@ class Storage:
             del self._flush_due[partition]
             self.flusher.request(partition)
 
-    def follow(self, before: ClusterImage, after: ClusterImage) -> None:
-        """The cluster's metadata changed."""
-        for folder in self.partitions.follow(before, after, self._config()):
-            self._worker.submit(lambda path=folder: self._directory.disk.remove_folder(path), self._removed)  # type: ignore[misc]
+    async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
+        """The cluster's metadata changed.
+
+        Folders of deleted topics get out of the way in the worker, behind whatever it is writing to
+        them, and before a topic of the same name can be made: that is the next change.
+        """
+        gone = self.partitions.follow(before, after, self._config())
+        if not gone:
+            return
+        doom = self._directory.doom
+        try:
+            folders = await self._worker.run(lambda: [doom(name, topic_id) for name, topic_id in gone])
+        except StorageFailed as failure:
+            self.fail(failure)
+            return
+        doomed = [folder for folder in folders if folder is not None]
+        self._worker.submit(lambda: self._remove_folders(doomed), self._removed)
+
+    def _remove_folders(self, folders: list[str]) -> None:
+        for folder in folders:
+            self._directory.disk.remove_folder(folder)
 
     def _removed(self, _: None, error: BaseException | None) -> None:
         if error is not None:
@@ -143,6 +160,7 @@ class Storage:
 
     async def store_start(self, partition: Partition) -> None:
         """Return once the start of the log survives a crash, and what lay below it is freed."""
+        partition.require_online()
         stored = partition.log.start_file()
         await self._worker.run(lambda: self._directory.disk.store([stored]))
         await self.checkpoints.run([partition])  # retention stops at the recovery point

@@ -12,11 +12,12 @@ from typing import Any
 class Tasks:
     def __init__(self, on_failure: Callable[[str, BaseException], None]) -> None:
         self._on_failure = on_failure
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], None] = {}
+        """In the order they were started, which is the order they are stopped in."""
 
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
-        self._running.add(task)
+        self._running[task] = None
         task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
@@ -25,6 +26,6 @@ class Tasks:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._running.discard(task)
+        self._running.pop(task, None)
         if not task.cancelled() and (failure := task.exception()) is not None:
             self._on_failure(task.get_name(), failure)

@@ -4,12 +4,14 @@
     clean-shutdown    there while nothing is left to recover
     metadata.sqlite   the cluster's facts, when they are kept here
     logs/             a folder for each partition
+    strays/           folders that were found there and belong to no partition, kept for people
 
 A directory of another format, or of somebody else, is refused with a sentence; nothing is guessed.
 """
 
 import re
 from base64 import urlsafe_b64encode
+from itertools import count
 from typing import Final
 
 import msgspec
@@ -24,6 +26,7 @@ IDENTITY_FILE: Final = "penstock.json"
 CLEAN_FILE: Final = "clean-shutdown"
 METADATA_FILE: Final = "metadata.sqlite"
 LOGS_FOLDER: Final = "logs"
+STRAYS_FOLDER: Final = "strays"
 # Left by us before the identity is written, or by the system.
 IGNORED_WHEN_EMPTY: Final = frozenset({".lock", "lost+found", LOGS_FOLDER, IDENTITY_FILE + ".tmp"})
 
@@ -70,6 +73,15 @@ class DataDirectory:
         self.disk.remove_folder(doomed)
         self.disk.rename(folder, doomed)
         return doomed
+
+    def set_aside(self, partition: TopicPartition) -> str:
+        """Move a folder that belongs to no known partition to where nothing looks but people."""
+        base = f"{self.path}/{STRAYS_FOLDER}/{partition}"
+        self.disk.make_folder(f"{self.path}/{STRAYS_FOLDER}")
+        taken = set(self.disk.list_folder(f"{self.path}/{STRAYS_FOLDER}"))
+        number = next(number for number in count(1) if f"{partition}.{number}" not in taken)
+        self.disk.rename(self.folder_of(partition), f"{base}.{number}")
+        return f"{base}.{number}"
 
     def doomed_folders(self) -> list[str]:
         """Partitions that were being removed when the last process ended."""

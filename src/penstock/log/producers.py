@@ -45,10 +45,11 @@ class WrittenBatch(NamedTuple):
 
 
 class Producer:
-    __slots__ = ("batches", "epoch")
+    __slots__ = ("batches", "epoch", "idle_since_ms")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
+        self.idle_since_ms: int | None = None
         self.batches: deque[WrittenBatch] = deque(maxlen=PRODUCER_WINDOW_BATCHES)
 
     @property
@@ -101,11 +102,22 @@ class Producers:
             header.max_timestamp,
         )
         producer.batches.append(batch)
+        producer.idle_since_ms = None
         if len(self._by_id) > PRODUCERS_PER_PARTITION_MAX:
             del self._by_id[next(iter(self._by_id))]
 
-    def expire(self, *, older_than_ms: int) -> None:
-        doomed = [key for key, producer in self._by_id.items() if producer.last.timestamp < older_than_ms]
+    def expire(self, *, now_ms: int, idle_ms_max: int) -> None:
+        """Forget who has written nothing for so long. Called now and then.
+
+        Counted from the first call after a producer's last batch, not from the timestamps of its
+        records: those are whatever the client says, and may be years old.
+        """
+        doomed = []
+        for key, producer in self._by_id.items():
+            if producer.idle_since_ms is None:
+                producer.idle_since_ms = now_ms
+            elif now_ms - producer.idle_since_ms > idle_ms_max:
+                doomed.append(key)
         for key in doomed:
             del self._by_id[key]
 

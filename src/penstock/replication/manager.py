@@ -7,7 +7,7 @@ apart by their ids: what is left of the first is never taken for the second.
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
@@ -22,6 +22,13 @@ from penstock.replication.partition import Partition, log_settings
 from penstock.types import LeaderEpoch, TopicId, TopicPartition
 
 _PARTITION_METADATA: Final = re.compile(rb"version: 0\ntopic_id: [a-zA-Z0-9_-]{22}\n")
+
+
+class Gone(NamedTuple):
+    """A partition whose topic was deleted."""
+
+    name: TopicPartition
+    topic_id: str
 
 
 class Partitions:
@@ -133,18 +140,18 @@ class Partitions:
 
     # Following the image
 
-    def follow(self, before: ClusterImage, after: ClusterImage, config: BrokerConfig) -> list[str]:
-        """Apply a change. Returns the folders of partitions that are gone, for the shell to remove."""
+    def follow(self, before: ClusterImage, after: ClusterImage, config: BrokerConfig) -> list[Gone]:
+        """Apply a change. Returns the partitions that are gone: their folders are still there."""
         self._config = config
         changes = changed_topics(before, after)
-        doomed = [folder for topic in changes.deleted for folder in self._remove(topic)]
+        gone = [partition for topic in changes.deleted for partition in self._remove(topic)]
         for topic in changes.created:
             self._create(topic, topic.partitions)
         for grown in changes.grown:
             self._create(grown.topic, grown.topic.partitions[grown.partitions_before :])
         defaults_changed = before.broker_overrides != after.broker_overrides
         self._reconfigure(after.topics.values() if defaults_changed else changes.reconfigured)
-        return doomed
+        return gone
 
     def _create(self, topic: Topic, states: Iterable[PartitionState]) -> None:
         config = TopicConfig.effective(topic.overrides, self._config)
@@ -154,16 +161,13 @@ class Partitions:
         for partition in self._by_name[topic.name]:
             partition.partition_count = len(topic.partitions)
 
-    def _remove(self, topic: Topic) -> list[str]:
-        """Close the partitions and move their folders out of the way of a topic of the same name."""
+    def _remove(self, topic: Topic) -> list[Gone]:
         del self._by_id[topic.id]
-        doomed = []
-        for partition in self._by_name.pop(topic.name):
+        removed = self._by_name.pop(topic.name)
+        for partition in removed:
             partition.go_offline(f"topic {topic.name} was deleted", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             partition.log.close()
-            if (folder := self._directory.doom(partition.name, topic_id_text(topic.id))) is not None:
-                doomed.append(folder)
-        return doomed
+        return [Gone(partition.name, topic_id_text(topic.id)) for partition in removed]
 
     def _reconfigure(self, topics: Iterable[Topic]) -> None:
         for topic in topics:

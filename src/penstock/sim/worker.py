@@ -39,10 +39,8 @@ class SimWorker(Worker):
         result, error = None, None
         try:
             result = function()
-        except (StorageFull, StorageFailed, CorruptData) as problem:
+        except (StorageFull, StorageFailed, CorruptData, PowerLost) as problem:
             error = problem
-        except PowerLost:
-            return
         self._loop.call_later(self._delay(), self._end, done, result, error)
 
     def _end(self, done: Done, result: object, error: BaseException | None) -> None:

@@ -9,7 +9,7 @@ partitions, log, recovery.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from random import Random
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from penstock.broker.storage import Storage
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import FlushPolicy
 from penstock.errors import StorageFailed, StorageFull
+from penstock.host.tasks import Tasks
 from penstock.log.data_directory import open_directory
 from penstock.metadata.image import ClusterImage, PartitionState, Topic
 from penstock.observability.logs import Silence
@@ -140,7 +141,8 @@ class World:
         try:
             loop.run_until_complete(life.run(power_was_lost=power_was_lost))
         except Deadlock as deadlock:
-            raise life.broken or deadlock from deadlock
+            if not life.power_is_lost:  # what waits for a disk without power may wait for ever
+                raise life.broken or deadlock from deadlock
         finally:
             self._now = loop.time()
             self.events += loop.events
@@ -196,10 +198,8 @@ class Life:
         self._random = world.random(f"life {loop.time()}")
         self._mount = world.disk.mount()
         self._over: asyncio.Future[None] = loop.create_future()
-        self._power: asyncio.Future[None] = loop.create_future()
-        """Done when it is lost."""
         self.broken: BaseException | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks(lambda _, failure: self._break(failure))
         self._partitions: dict[str, Partition] = {}
         loop.set_exception_handler(self._failed_in_callback)
         loop.after_each = self._after_each
@@ -215,18 +215,18 @@ class Life:
         if self._ending == "call":
             disk.power_fails_at = disk.calls + self._random.choice((20, 100, 500, 3_000))
         try:
-            await self._unless_dark(self._open(power_was_lost=power_was_lost))
+            await self._open(power_was_lost=power_was_lost)
             self._start()
             await (self._peace() if self._ending == "peace" else self._over)
             if self._ending in ("stop", "peace"):
-                await self._end_tasks()
-                await self._unless_dark(self.storage.close())
+                await self._tasks.stop()
+                await self.storage.close()
         except PowerLost:
             self.world.trace("the power was lost")
         except (StorageFull, StorageFailed) as failure:
             self.world.trace(f"the process gives up: {failure}")
         self._mount.is_dead = True
-        await self._end_tasks()
+        await self._tasks.stop()
         if self.broken is not None:
             raise self.broken
 
@@ -248,34 +248,24 @@ class Life:
                 settled.high_watermark == settled.log.log_end_offset, "recovery left a part unsafe"
             )
 
-    async def _unless_dark(self, work: Coroutine[Any, Any, None]) -> None:
-        """What waits for a disk without power waits for ever."""
-        task = self._loop.create_task(work)
-        await asyncio.wait([task, self._power], return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            task.cancel()
-            await asyncio.wait([task])
-            raise PowerLost
-        task.result()
-
     def _delay(self) -> float:
         return self._random.random() * self.world.choices.sync_seconds
 
     def _start(self) -> None:
-        self._task(self.storage.run())
-        self._task(self.storage.run_retention())
+        self._tasks.start(self.storage.run(), "storage")
+        self._tasks.start(self.storage.run_retention(), "retention")
         for producer in self.world.producers:
             producer.reconnect()
             if self._ending != "peace":
-                self._task(self._repeat(0.05, _awaited(producer.step)))
+                self._tasks.start(self._repeat(0.05, _awaited(producer.step)), "client")
         for reader in self.world.readers:
-            self._task(self._repeat(0.1, reader.step))
-            self._task(self._repeat(0.5, _awaited(reader.look_up)))
+            self._tasks.start(self._repeat(0.1, reader.step), "client")
+            self._tasks.start(self._repeat(0.5, _awaited(reader.look_up)), "client")
         if self._ending == "peace":
             return
         for administrator in self.world.administrators:
-            self._task(self._repeat(2.0, administrator.step))
-        self._task(self._trouble())
+            self._tasks.start(self._repeat(2.0, administrator.step), "client")
+        self._tasks.start(self._trouble(), "client")
         life_seconds = self.world.choices.life_seconds * self._random.uniform(0.5, 1.5)
         self._loop.call_later(life_seconds, self._end)
 
@@ -318,24 +308,8 @@ class Life:
 
     def _lose_power(self) -> None:
         self.power_is_lost = self._mount.is_dead = True
-        for waiting in (self._power, self._over):
-            if not waiting.done():
-                waiting.set_result(None)
-
-    def _task(self, coroutine: Any) -> None:
-        task = self._loop.create_task(coroutine)
-        task.add_done_callback(self._task_ended)
-        self._tasks.append(task)
-
-    def _task_ended(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and (failure := task.exception()) is not None:
-            self._break(failure)
-
-    async def _end_tasks(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        if not self._over.done():
+            self._over.set_result(None)
 
     # Failing
 

@@ -113,7 +113,11 @@ async def running(folder: Path, static: Mapping[str, str] | None = None) -> Asyn
     config = BrokerConfig.of(Given(AT_ONCE if static is None else static), insecure=True)
     cluster = Cluster(store, worker, ClusterImage(cluster_id="c"), config)
     partitions = Partitions(directory, config, lambda _: None)
-    cluster.subscribe(lambda before, after: _ignore(partitions.follow(before, after, cluster.config)))
+
+    async def follow(before: ClusterImage, after: ClusterImage) -> None:
+        partitions.follow(before, after, cluster.config)
+
+    cluster.subscribe(follow)
     task = asyncio.create_task(cluster.run())
     await cluster.change(lambda image: register_broker(image, NODE_ID, rack=None, endpoints={}))
     try:
@@ -134,7 +138,3 @@ def append(partition: Partition, *times_ms: int, **options: Any) -> Offset:
     records = [Record(Offset(index), time, b"k", b"v") for index, time in enumerate(times_ms)]
     batch = build_batch(records, **given)
     return partition.append(memoryview(bytearray(batch)), NOW_MS).base_offset
-
-
-def _ignore(_: object) -> None:
-    """Removed partitions stay on disk until the test's folder goes."""

@@ -76,6 +76,9 @@ class FakeTransport:
     def resume_reading(self) -> None:
         self.reading = True
 
+    def is_closing(self) -> bool:
+        return self.ending is not None
+
     def close(self) -> None:
         self.ending = self.ending or "closed"
 

@@ -133,9 +133,16 @@ def test_the_producer_that_wrote_least_recently_is_forgotten_first(monkeypatch: 
     assert [key for key, _ in producers.items()] == [1, 3]
 
 
-def test_producers_expire_by_the_time_of_their_last_batch() -> None:
+def test_a_producer_is_forgotten_when_it_has_long_been_silent() -> None:
     producers = written(0)
-    producers.expire(older_than_ms=NOW_MS)
+    producers.expire(now_ms=NOW_MS, idle_ms_max=1000)
+    producers.expire(now_ms=NOW_MS + 1000, idle_ms_max=1000)
     assert len(producers) == 1
-    producers.expire(older_than_ms=NOW_MS + 1)
+    producers.expire(now_ms=NOW_MS + 1001, idle_ms_max=1000)
     assert len(producers) == 0
+
+
+def test_a_producer_that_writes_old_records_is_not_forgotten_for_their_age() -> None:
+    producers = written(0)
+    producers.expire(now_ms=NOW_MS + 10**12, idle_ms_max=1000)
+    assert len(producers) == 1

@@ -119,8 +119,10 @@ def test_a_damaged_partition_is_offline_and_the_others_are_not() -> None:
 def test_a_deleted_topic_makes_way_for_another_of_its_name() -> None:
     disk = written_by_the_first_topic()
     made, (partition,) = opened(disk, FIRST)
-    doomed = made.follow(FIRST, NOTHING, BrokerConfig.of())
-    assert [disk.exists(folder) for folder in doomed] == [True]
+    (gone,) = made.follow(FIRST, NOTHING, BrokerConfig.of())
+    folder = directory_on(disk).doom(gone.name, gone.topic_id)
+    assert folder is not None
+    assert disk.exists(folder)
     assert partition.offline is not None
     assert partition.offline.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     made.follow(NOTHING, SECOND, BrokerConfig.of())

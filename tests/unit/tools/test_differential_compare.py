@@ -4,13 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from tools.differential.batches import batch, with_bad_crc
-from tools.differential.compare import ABSENT, Difference, Plain, differences, labelled
-from tools.differential.gaps import GAPS, Gap, covering
-from tools.differential.replies import NO_TOPIC_ID, UNKNOWN_TOPIC_ID, plain
-from tools.differential.report import difference_lines, gaps_without_effect, table
-from tools.differential.run import judged
-from tools.differential.scenarios import ALL
 
 from penstock.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from penstock.protocol.messages.metadata import (
@@ -20,6 +13,13 @@ from penstock.protocol.messages.metadata import (
 )
 from penstock.protocol.messages.produce import PartitionProduceResponse
 from penstock.types import TopicId
+from tools.differential.batches import batch, with_bad_crc
+from tools.differential.compare import ABSENT, Difference, Plain, differences, labelled
+from tools.differential.gaps import GAPS, Gap, covering
+from tools.differential.replies import NO_TOPIC_ID, UNKNOWN_TOPIC_ID, plain
+from tools.differential.report import difference_lines, gaps_without_effect, table
+from tools.differential.run import judged
+from tools.differential.scenarios import ALL
 
 ROOT = Path(__file__).parents[3]
 

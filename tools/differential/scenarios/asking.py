@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from tools.differential.steps import ANSWER_S_MAX, Ask, Memory, Topic
-
 from penstock.protocol.messages.describe_configs import (
     DESCRIBE_CONFIGS,
     DescribeConfigsRequest,
@@ -17,6 +15,7 @@ from penstock.protocol.messages.produce import (
     TopicProduceData,
 )
 from penstock.protocol.schema import Api
+from tools.differential.steps import ANSWER_S_MAX, Ask, Memory, Topic
 
 PRODUCE_TIMEOUT_MS = 5_000
 FETCH_BYTES = 1_000_000

@@ -2,15 +2,14 @@
 
 from typing import Any
 
-from tools.differential.scenarios.asking import BROKER_RESOURCE, TOPIC_RESOURCE, every_version, overrides
-from tools.differential.steps import SILENCE_S, Ask, Scenario, Step, Topic
-
 from penstock.protocol.messages import alter_configs, incremental_alter_configs
 from penstock.protocol.messages.alter_configs import ALTER_CONFIGS, AlterConfigsRequest
 from penstock.protocol.messages.incremental_alter_configs import (
     INCREMENTAL_ALTER_CONFIGS,
     IncrementalAlterConfigsRequest,
 )
+from tools.differential.scenarios.asking import BROKER_RESOURCE, TOPIC_RESOURCE, every_version, overrides
+from tools.differential.steps import SILENCE_S, Ask, Scenario, Step, Topic
 
 _TOPIC = "altered"
 _REPLACED = "replaced"

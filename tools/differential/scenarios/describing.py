@@ -1,15 +1,5 @@
 """DescribeConfigs, ListConfigResources, DescribeLogDirs, DescribeTopicPartitions, DescribeProducers."""
 
-from tools.differential.batches import batch, sequenced
-from tools.differential.scenarios.asking import (
-    BROKER_RESOURCE,
-    TOPIC_RESOURCE,
-    data_topic,
-    every_version,
-    produce,
-)
-from tools.differential.steps import Ask, Scenario, Topic
-
 from penstock.protocol.messages import describe_producers, describe_topic_partitions
 from penstock.protocol.messages.describe_configs import (
     DESCRIBE_CONFIGS,
@@ -31,6 +21,15 @@ from penstock.protocol.messages.list_config_resources import (
     LIST_CONFIG_RESOURCES,
     ListConfigResourcesRequest,
 )
+from tools.differential.batches import batch, sequenced
+from tools.differential.scenarios.asking import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    data_topic,
+    every_version,
+    produce,
+)
+from tools.differential.steps import Ask, Scenario, Topic
 
 _CONFIGURED = "described"
 _LOGGED = "logged"

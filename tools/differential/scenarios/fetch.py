@@ -1,5 +1,8 @@
 """Fetch without sessions: where it begins, how much it gives, how long it waits, what it refuses."""
 
+from penstock.protocol.compression import Codec
+from penstock.protocol.messages.fetch import FETCH, FetchTopic
+from penstock.types import TopicId
 from tools.differential.batches import batch
 from tools.differential.replies import UNKNOWN_TOPIC_ID
 from tools.differential.scenarios.asking import (
@@ -11,10 +14,6 @@ from tools.differential.scenarios.asking import (
     produce,
 )
 from tools.differential.steps import Ask, Scenario
-
-from penstock.protocol.compression import Codec
-from penstock.protocol.messages.fetch import FETCH, FetchTopic
-from penstock.types import TopicId
 
 _TOPIC = "fetched"
 _THREE = batch(b"a", b"b", b"c")

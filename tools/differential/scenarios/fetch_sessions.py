@@ -1,10 +1,9 @@
 """Fetch sessions: made, continued, narrowed, lost, closed."""
 
+from penstock.protocol.messages.fetch import FETCH, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from tools.differential.batches import batch
 from tools.differential.scenarios.asking import data_topic, fetch_partition, fetch_request, produce
 from tools.differential.steps import Ask, Memory, Scenario
-
-from penstock.protocol.messages.fetch import FETCH, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 _TOPIC = "session"
 _UNKNOWN_SESSION = 12345

@@ -2,11 +2,10 @@
 
 import struct
 
-from tools.differential.scenarios.asking import every_version
-from tools.differential.steps import Ask, Scenario, Send
-
 from penstock.protocol.messages.api_versions import API_VERSIONS, ApiVersionsRequest
 from penstock.protocol.messages.metadata import METADATA
+from tools.differential.scenarios.asking import every_version
+from tools.differential.steps import Ask, Scenario, Send
 
 _CLIENT = struct.pack(">h", 1) + b"c"
 _UNKNOWN_KEY = 999

@@ -1,12 +1,11 @@
 """Metadata and DescribeCluster."""
 
-from tools.differential.replies import UNKNOWN_TOPIC_ID
-from tools.differential.scenarios.asking import every_version
-from tools.differential.steps import Ask, Message, Scenario, Topic
-
 from penstock.protocol.messages.describe_cluster import DESCRIBE_CLUSTER, DescribeClusterRequest
 from penstock.protocol.messages.metadata import METADATA, MetadataRequest, MetadataRequestTopic
 from penstock.types import TopicId
+from tools.differential.replies import UNKNOWN_TOPIC_ID
+from tools.differential.scenarios.asking import every_version
+from tools.differential.steps import Ask, Message, Scenario, Topic
 
 _HERE = "metadata-here"
 _INVALID = ("bad name", "", ".", "..", "x" * 250)

@@ -1,9 +1,5 @@
 """ListOffsets, OffsetForLeaderEpoch, InitProducerId, FindCoordinator."""
 
-from tools.differential.batches import BASE_MS, batch, timed
-from tools.differential.scenarios.asking import data_topic, every_version, produce
-from tools.differential.steps import Ask, Scenario
-
 from penstock.protocol.compression import Codec
 from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR, FindCoordinatorRequest
 from penstock.protocol.messages.init_producer_id import INIT_PRODUCER_ID, InitProducerIdRequest
@@ -19,6 +15,9 @@ from penstock.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tools.differential.batches import BASE_MS, batch, timed
+from tools.differential.scenarios.asking import data_topic, every_version, produce
+from tools.differential.steps import Ask, Scenario
 
 _TOPIC = "listed"
 _APPENDED = "listed-appended"

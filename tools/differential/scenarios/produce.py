@@ -1,10 +1,5 @@
 """Produce: versions, routing, acks, sequences of idempotent producers."""
 
-from tools.differential.batches import batch, sequenced, with_bad_crc
-from tools.differential.replies import UNKNOWN_TOPIC_ID
-from tools.differential.scenarios.asking import PRODUCE_TIMEOUT_MS, data_topic, every_version, fetch, produce
-from tools.differential.steps import SILENCE_S, Ask, Memory, Message, Scenario
-
 from penstock.protocol.compression import Codec
 from penstock.protocol.messages.produce import (
     PRODUCE,
@@ -13,6 +8,10 @@ from penstock.protocol.messages.produce import (
     TopicProduceData,
 )
 from penstock.types import TopicId
+from tools.differential.batches import batch, sequenced, with_bad_crc
+from tools.differential.replies import UNKNOWN_TOPIC_ID
+from tools.differential.scenarios.asking import PRODUCE_TIMEOUT_MS, data_topic, every_version, fetch, produce
+from tools.differential.steps import SILENCE_S, Ask, Memory, Message, Scenario
 
 _TOPIC = "produced"
 _SEQUENCED = "sequenced"

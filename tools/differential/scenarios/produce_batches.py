@@ -1,5 +1,6 @@
 """Produce: batches that are broken, too large, from the future, or not for this topic."""
 
+from penstock.protocol.compression import Codec, compress
 from tools.differential.batches import (
     BASE_MS,
     FUTURE_MS,
@@ -12,8 +13,6 @@ from tools.differential.batches import (
 )
 from tools.differential.scenarios.asking import data_topic, fetch, fetch_partition, produce
 from tools.differential.steps import SILENCE_S, Scenario
-
-from penstock.protocol.compression import Codec, compress
 
 _LENGTH = len(batch()) - 12
 _SMALL_BYTES = 200

@@ -1,9 +1,5 @@
 """DeleteRecords, and what the log looks like afterwards."""
 
-from tools.differential.batches import batch
-from tools.differential.scenarios.asking import data_topic, every_version, fetch, fetch_partition, produce
-from tools.differential.steps import Ask, Scenario
-
 from penstock.protocol.messages.delete_records import (
     DELETE_RECORDS,
     DeleteRecordsPartition,
@@ -16,6 +12,9 @@ from penstock.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from tools.differential.batches import batch
+from tools.differential.scenarios.asking import data_topic, every_version, fetch, fetch_partition, produce
+from tools.differential.steps import Ask, Scenario
 
 _TOPIC = "trimmed"
 _COMPACTED = "trimmed-compacted"

@@ -2,10 +2,6 @@
 
 from typing import Any
 
-from tools.differential.replies import UNKNOWN_TOPIC_ID
-from tools.differential.scenarios.asking import every_version
-from tools.differential.steps import Ask, Memory, Scenario, Topic
-
 from penstock.protocol.messages.create_partitions import (
     CREATE_PARTITIONS,
     CreatePartitionsAssignment,
@@ -15,6 +11,9 @@ from penstock.protocol.messages.create_partitions import (
 from penstock.protocol.messages.delete_topics import DELETE_TOPICS, DeleteTopicsRequest, DeleteTopicState
 from penstock.protocol.messages.metadata import METADATA, MetadataRequest, MetadataRequestTopic
 from penstock.types import TopicId
+from tools.differential.replies import UNKNOWN_TOPIC_ID
+from tools.differential.scenarios.asking import every_version
+from tools.differential.steps import Ask, Memory, Scenario, Topic
 
 _TIMEOUT_MS = 10_000
 _UNKNOWN = TopicId(UNKNOWN_TOPIC_ID)

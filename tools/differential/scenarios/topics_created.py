@@ -1,8 +1,5 @@
 """CreateTopics: every way to be refused, and what a new topic looks like."""
 
-from tools.differential.scenarios.asking import every_version
-from tools.differential.steps import Ask, Scenario, Topic
-
 from penstock.protocol.messages.create_topics import (
     CREATE_TOPICS,
     CreatableReplicaAssignment,
@@ -10,6 +7,8 @@ from penstock.protocol.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from tools.differential.scenarios.asking import every_version
+from tools.differential.steps import Ask, Scenario, Topic
 
 _TIMEOUT_MS = 10_000
 _HERE = "created-here"

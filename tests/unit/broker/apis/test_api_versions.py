@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.unit.broker.support import DENY_EVERYTHING, Asker, running_cluster
 
 from penstock.broker.apis.api_versions import ApiVersions, unsupported_version_reply
 from penstock.errors import ErrorCode
@@ -16,6 +15,7 @@ from penstock.protocol.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
+from tests.unit.broker.support import DENY_EVERYTHING, Asker, running_cluster
 
 SUPPORTED = [(0, 0, 13), (3, 0, 13), (18, 0, 4)]
 HANDLER = ApiVersions(lambda: SUPPORTED)

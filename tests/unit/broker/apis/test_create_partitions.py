@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.unit.broker.support import ALLOW_EVERYTHING, DENY_EVERYTHING, Asker, running_cluster
 
 from penstock.broker.apis.create_partitions import CreatePartitions
 from penstock.errors import ErrorCode
@@ -16,6 +15,7 @@ from penstock.protocol.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 from penstock.security.access import Authorizer
+from tests.unit.broker.support import ALLOW_EVERYTHING, DENY_EVERYTHING, Asker, running_cluster
 
 
 @pytest.fixture

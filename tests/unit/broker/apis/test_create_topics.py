@@ -3,14 +3,6 @@
 from collections.abc import AsyncIterator, Mapping
 
 import pytest
-from tests.unit.broker.support import (
-    ALLOW_EVERYTHING,
-    DENY_EVERYTHING,
-    NOW_MS,
-    Allowing,
-    Asker,
-    running_cluster,
-)
 
 from penstock.broker.apis.create_topics import CreateTopics
 from penstock.errors import ErrorCode
@@ -28,6 +20,14 @@ from penstock.protocol.messages.create_topics import (
 )
 from penstock.security.access import CLUSTER, Authorizer, Operation
 from penstock.types import NO_TOPIC_ID, TopicId
+from tests.unit.broker.support import (
+    ALLOW_EVERYTHING,
+    DENY_EVERYTHING,
+    NOW_MS,
+    Allowing,
+    Asker,
+    running_cluster,
+)
 
 
 @pytest.fixture

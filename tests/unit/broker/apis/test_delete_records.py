@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.config_support import Inside, append, deny_everything, running
 
 from penstock.broker.apis.delete_records import DeleteRecords
 from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull
@@ -17,6 +16,7 @@ from penstock.protocol.messages.delete_records import (
 from penstock.replication.partition import Partition
 from penstock.security.access import AllowEverything, Authorizer
 from penstock.types import Offset
+from tests.unit.broker.config_support import Inside, append, deny_everything, running
 
 HIGH_WATERMARK = -1
 

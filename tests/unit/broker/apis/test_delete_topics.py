@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.unit.broker.support import ALLOW_EVERYTHING, DENY_EVERYTHING, Asker, denying, running_cluster
 
 from penstock.broker.apis.delete_topics import DeleteTopics
 from penstock.errors import ErrorCode
@@ -16,6 +15,7 @@ from penstock.protocol.messages.delete_topics import (
 )
 from penstock.security.access import Authorizer
 from penstock.types import NO_TOPIC_ID, TopicId
+from tests.unit.broker.support import ALLOW_EVERYTHING, DENY_EVERYTHING, Asker, denying, running_cluster
 
 UNKNOWN_ID = TopicId(b"u" * 16)
 Answer = tuple[str | None, TopicId, int]

@@ -3,13 +3,6 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.unit.broker.support import (
-    ALL_CLUSTER_OPERATIONS,
-    DENY_EVERYTHING,
-    OTHER_LISTENER,
-    Asker,
-    running_cluster,
-)
 
 from penstock.broker.apis.describe_cluster import DescribeCluster
 from penstock.errors import ErrorCode
@@ -20,6 +13,13 @@ from penstock.protocol.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 from penstock.protocol.schema import OPERATIONS_NOT_ASKED_FOR
+from tests.unit.broker.support import (
+    ALL_CLUSTER_OPERATIONS,
+    DENY_EVERYTHING,
+    OTHER_LISTENER,
+    Asker,
+    running_cluster,
+)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.config_support import NODE_ID, Inside, deny_everything, running
 
 from penstock.broker.apis.describe_configs import DescribeConfigs
 from penstock.config.broker_settings import BROKER_SETTINGS
@@ -19,6 +18,7 @@ from penstock.protocol.messages.describe_configs import (
     DescribeConfigsResource,
 )
 from penstock.security.access import AllowEverything, Authorizer
+from tests.unit.broker.config_support import NODE_ID, Inside, deny_everything, running
 
 TOPIC, BROKER = 2, 4
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.config_support import Inside, append, deny_everything, running
 
 from penstock.broker.apis.describe_log_dirs import DescribeLogDirs
 from penstock.errors import ErrorCode
@@ -17,6 +16,7 @@ from penstock.protocol.messages.describe_log_dirs import (
 )
 from penstock.security.access import AllowEverything, Authorizer
 from penstock.types import Offset
+from tests.unit.broker.config_support import Inside, append, deny_everything, running
 
 PATH = "/somewhere/logs"
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.config_support import Inside, append, deny_everything, running
 
 from penstock.broker.apis.describe_producers import DescribeProducers
 from penstock.errors import ErrorCode
@@ -16,6 +15,7 @@ from penstock.protocol.messages.describe_producers import (
     TopicRequest,
 )
 from penstock.security.access import AllowEverything, Authorizer
+from tests.unit.broker.config_support import Inside, append, deny_everything, running
 
 
 @pytest.fixture

@@ -3,14 +3,6 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.unit.broker.support import (
-    ALL_TOPIC_OPERATIONS,
-    ALLOW_EVERYTHING,
-    DENY_EVERYTHING,
-    Asker,
-    denying,
-    running_cluster,
-)
 
 from penstock.broker.apis.describe_topic_partitions import PARTITIONS_PER_PAGE_MAX, DescribeTopicPartitions
 from penstock.errors import ErrorCode
@@ -24,6 +16,14 @@ from penstock.protocol.messages.describe_topic_partitions import (
     TopicRequest,
 )
 from penstock.security.access import Authorizer
+from tests.unit.broker.support import (
+    ALL_TOPIC_OPERATIONS,
+    ALLOW_EVERYTHING,
+    DENY_EVERYTHING,
+    Asker,
+    denying,
+    running_cluster,
+)
 
 Page = tuple[list[tuple[str | None, list[int]]], Cursor | None]
 """Topics with the partitions that were described, and where the next page begins."""

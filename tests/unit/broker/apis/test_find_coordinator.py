@@ -3,6 +3,15 @@
 from collections.abc import AsyncIterator
 
 import pytest
+
+from penstock.broker.apis.find_coordinator import GROUP, SHARE, TRANSACTION, FindCoordinator
+from penstock.errors import ErrorCode
+from penstock.protocol.messages.find_coordinator import (
+    FIND_COORDINATOR,
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from tests.unit.broker.support import (
     ALLOW_EVERYTHING,
     DENY_EVERYTHING,
@@ -12,15 +21,6 @@ from tests.unit.broker.support import (
     Asker,
     denying,
     running_cluster,
-)
-
-from penstock.broker.apis.find_coordinator import GROUP, SHARE, TRANSACTION, FindCoordinator
-from penstock.errors import ErrorCode
-from penstock.protocol.messages.find_coordinator import (
-    FIND_COORDINATOR,
-    Coordinator,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
 )
 
 

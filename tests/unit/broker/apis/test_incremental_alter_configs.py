@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.config_support import NODE_ID, Inside, deny_everything, running
 
 from penstock.broker.apis.incremental_alter_configs import IncrementalAlterConfigs
 from penstock.errors import ErrorCode
@@ -15,6 +14,7 @@ from penstock.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from penstock.security.access import AllowEverything, Authorizer
+from tests.unit.broker.config_support import NODE_ID, Inside, deny_everything, running
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from inspect import isawaitable
 
 import pytest
-from tests.unit.broker.support import DENY_EVERYTHING, Asker, running_cluster
 
 from penstock.broker.apis.init_producer_id import InitProducerId
 from penstock.controller.topics import next_producer_id_block
@@ -16,6 +15,7 @@ from penstock.protocol.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from tests.unit.broker.support import DENY_EVERYTHING, Asker, running_cluster
 
 PLAIN = InitProducerIdRequest(None, transaction_timeout_ms=-1)
 

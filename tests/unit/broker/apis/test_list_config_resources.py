@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.config_support import Inside, deny_everything, running
 
 from penstock.broker.apis.list_config_resources import ListConfigResources
 from penstock.errors import ErrorCode
@@ -13,6 +12,7 @@ from penstock.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
 )
 from penstock.security.access import AllowEverything, Authorizer
+from tests.unit.broker.config_support import Inside, deny_everything, running
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 

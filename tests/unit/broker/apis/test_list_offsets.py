@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.config_support import NOW_MS, Inside, append, deny_everything, running
 
 from penstock.broker.apis.list_offsets import ListOffsets
 from penstock.errors import ErrorCode
@@ -17,6 +16,7 @@ from penstock.protocol.messages.list_offsets import (
 from penstock.replication.partition import Partition
 from penstock.security.access import AllowEverything, Authorizer
 from penstock.types import Offset
+from tests.unit.broker.config_support import NOW_MS, Inside, append, deny_everything, running
 
 LATEST, EARLIEST, NEWEST, EARLIEST_LOCAL, TIERED, PENDING = -1, -2, -3, -4, -5, -6
 NOTHING = (ErrorCode.NONE, -1, -1, -1)

@@ -4,17 +4,6 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from tests.unit.broker.support import (
-    ALL_CLUSTER_OPERATIONS,
-    ALL_TOPIC_OPERATIONS,
-    ALLOW_EVERYTHING,
-    DENY_EVERYTHING,
-    OTHER_LISTENER,
-    Allowing,
-    Asker,
-    denying,
-    running_cluster,
-)
 
 from penstock.broker.apis.metadata import Metadata
 from penstock.controller.topics import bump_leader_epochs, delete_topic, grow_topic
@@ -32,6 +21,17 @@ from penstock.protocol.messages.metadata import (
 from penstock.protocol.schema import OPERATIONS_NOT_ASKED_FOR
 from penstock.security.access import Authorizer, Operation
 from penstock.types import NO_TOPIC_ID, TopicId
+from tests.unit.broker.support import (
+    ALL_CLUSTER_OPERATIONS,
+    ALL_TOPIC_OPERATIONS,
+    ALLOW_EVERYTHING,
+    DENY_EVERYTHING,
+    OTHER_LISTENER,
+    Allowing,
+    Asker,
+    denying,
+    running_cluster,
+)
 
 UNKNOWN_ID = TopicId(b"u" * 16)
 

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.config_support import Inside, append, deny_everything, running
 
 from penstock.broker.apis.offset_for_leader_epoch import OffsetForLeaderEpoch
 from penstock.errors import ErrorCode
@@ -16,6 +15,7 @@ from penstock.protocol.messages.offset_for_leader_epoch import (
 )
 from penstock.security.access import AllowEverything, Authorizer
 from penstock.types import Offset
+from tests.unit.broker.config_support import Inside, append, deny_everything, running
 
 UNDEFINED = (ErrorCode.NONE, -1, -1)
 

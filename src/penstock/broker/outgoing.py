@@ -1,0 +1,85 @@
+"""Replies on their way to one client: gathered, counted, and watched for a reader that takes none.
+
+uvloop hands every write to the kernel at once, and a system call costs as much as half a small
+request. So replies to requests that came together leave together: at the end of the read that
+brought them, or of the turn of the loop that finished them.
+"""
+
+import asyncio
+
+from penstock.limits import REPLY_BYTES_GATHERED_MAX
+from penstock.types import Buffer
+
+
+class Outgoing:
+    __slots__ = (
+        "_bytes",
+        "_gathered",
+        "_is_scheduled",
+        "_loop",
+        "_queued_bytes",
+        "_reads",
+        "_transport",
+        "untaken_since",
+    )
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._gathered: list[Buffer] = []
+        self._bytes = 0
+        self._reads = False
+        self._is_scheduled = False
+        self._queued_bytes = 0
+        self.untaken_since: float | None = None
+        """When the client last took something, while there is something to take."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._bytes + self._queued_bytes
+
+    def begin_read(self) -> None:
+        """Requests are being looked at; their replies wait for `end_read`."""
+        self._reads = True
+
+    def end_read(self) -> None:
+        self._reads = False
+        self.send()
+
+    def write(self, buffers: list[Buffer]) -> None:
+        self._gathered += buffers
+        self._bytes += len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
+        if self._bytes >= REPLY_BYTES_GATHERED_MAX:
+            self.send()
+        elif not (self._reads or self._is_scheduled):
+            self._is_scheduled = True
+            self._loop.call_soon(self._send_scheduled)
+
+    def _send_scheduled(self) -> None:
+        self._is_scheduled = False
+        self.send()
+
+    def send(self) -> None:
+        """Hand everything to the transport."""
+        buffers = self._gathered
+        if buffers and not self._transport.is_closing():
+            if len(buffers) == 1:
+                self._transport.write(buffers[0])
+            elif self._bytes < REPLY_BYTES_GATHERED_MAX:
+                self._transport.write(b"".join(buffers))
+            else:
+                self._transport.writelines(buffers)
+        if buffers:
+            self._gathered, self._bytes = [], 0
+            self.note()
+
+    def note(self) -> None:
+        """Look at how much the client has taken."""
+        queued = self._transport.get_write_buffer_size()
+        if queued == self._queued_bytes:
+            return
+        if not queued:
+            self.untaken_since = None
+        elif queued < self._queued_bytes or self.untaken_since is None:
+            self.untaken_since = self._loop.time()
+        self._queued_bytes = queued
