@@ -91,6 +91,10 @@ class ConfigError(Exception):
     """A setting is wrong. The message names the key, the value and what is allowed."""
 
 
+class CommandFailed(Exception):
+    """A command cannot do what it was asked. The message is a sentence for the person who asked."""
+
+
 class StorageFull(Exception):
     """No space is left. Nothing of the failed write remains; writing may be tried again."""
 

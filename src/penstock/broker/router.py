@@ -59,12 +59,6 @@ class Route(NamedTuple):
     """Lower than the oldest that is served, where old clients draw conclusions from the range."""
 
 
-class Dispatched(NamedTuple):
-    route: Route
-    answer: Any
-    throttle_ms: int
-
-
 class Router:
     def __init__(
         self,
@@ -101,8 +95,11 @@ class Router:
 
     def dispatch(
         self, header: RequestHeader, frame: memoryview, position: int, connection: RequestContext
-    ) -> Dispatched:
-        """Decode, ask who may, count, and call the handler. ProtocolError: close the connection."""
+    ) -> tuple[Route, Any, int]:
+        """Decode, ask who may, count, and call the handler. ProtocolError: close the connection.
+
+        Returns the route, the handler's answer, and for how many milliseconds the client must pause.
+        """
         key, version = header.api_key, header.api_version
         found = self._decoders.get((key, version))
         if found is None:
@@ -117,7 +114,7 @@ class Router:
         else:
             context = connection.undenied(version, header.client_id)
         throttle_ms = self._quotas.charge(context, key, len(frame))
-        return Dispatched(route, route.handle(request, context), throttle_ms)
+        return route, route.handle(request, context), throttle_ms
 
     def knows(self, api_key: int, version: int) -> bool:
         route = self._routes.get(api_key)

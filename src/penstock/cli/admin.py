@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import admin as untyped
 
-from penstock.cli.command import CommandFailed
 from penstock.cli.connection import Broker
 from penstock.cli.times import Kind, Place
+from penstock.errors import CommandFailed
 
 # Its names are declared in modules of which it does not say that it passes them on.
 kafka: Any = untyped

@@ -3,18 +3,17 @@
 It takes exactly what `penstock serve` takes, reads it the same way and starts nothing.
 """
 
-from functools import wraps
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import typer
-
-from penstock.cli.command import examples
-from penstock.cli.serve import read_config_file, serve
+from penstock.cli.serve_options import configuration, parser
 from penstock.config.broker_settings import find_setting
-from penstock.config.sources import load
 
 HIDDEN = "(hidden)"
-EXAMPLES = examples(
+DESCRIPTION = (
+    "Check settings without starting a broker. Prints ok and what differs from the defaults, "
+    "or every problem. Takes what `penstock serve` takes."
+)
+EXAMPLES = (
     ("A file, before it is put in use", "penstock check-config --config penstock.toml"),
     (
         "The same with a setting changed",
@@ -23,25 +22,14 @@ EXAMPLES = examples(
 )
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        "check-config",
-        help="Check settings without starting a broker. Prints ok and what differs from the defaults, "
-        "or every problem. Takes what `penstock serve` takes.",
-        epilog=EXAMPLES,
-    )(check_config)
-
-
-@wraps(serve)
-def check_config(**given: Any) -> None:
-    file, sets = given.pop("config"), given.pop("set_")
-    config = load(given, sets or (), read_config_file(file))
-    typer.echo("ok")
+def main(argv: Sequence[str]) -> None:
+    config = configuration(parser("check-config", DESCRIPTION, EXAMPLES).parse_args(argv))
+    print("ok")
     for key, value in changed_settings(config.given.static).items():
-        typer.echo(f"{key} = {value}")
+        print(f"{key} = {value}")
 
 
-def changed_settings(static: Any) -> dict[str, str]:
+def changed_settings(static: Mapping[str, str]) -> dict[str, str]:
     """Those that were given and are not what they would be anyway. Secrets are not shown."""
     changed = {}
     for key, text in sorted(static.items()):

@@ -8,9 +8,8 @@ from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.cli.command import CommandFailed
 from penstock.cli.connection import Broker, BrokerClient
-from penstock.errors import ErrorCode
+from penstock.errors import CommandFailed, ErrorCode
 from penstock.protocol.messages.metadata import (
     METADATA,
     MetadataRequest,

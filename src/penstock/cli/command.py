@@ -17,10 +17,6 @@ BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
 TIMEOUT_S_DEFAULT: Final = 10.0
 
 
-class CommandFailed(Exception):
-    """A command cannot do what it was asked. The message is a sentence for the person who asked."""
-
-
 def new_app(**options: Any) -> typer.Typer:
     """Plain help: it is made faster than rich help and can be read in a pipe."""
     return typer.Typer(

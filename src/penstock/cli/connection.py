@@ -17,9 +17,8 @@ from typing import Any, Final, NamedTuple
 
 import typer
 
-from penstock.cli.command import CommandFailed
 from penstock.config.listeners import Address, parse_address
-from penstock.errors import ProtocolError
+from penstock.errors import CommandFailed, ProtocolError
 from penstock.host.blocking_stream import BlockingStream, TlsFiles, open_stream
 from penstock.protocol.schema import Api, Request, Response
 from penstock.wire.blocking import BlockingClient

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from penstock.cli.command import CommandFailed, client_command, examples
+from penstock.cli.command import client_command, examples
 from penstock.cli.record_output import Form, Forms, Incoming, formatter
+from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
     from penstock.cli.connection import Broker

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.command import CommandFailed, examples
+from penstock.cli.command import examples
+from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
     from penstock.cli.log_files import Options, Row

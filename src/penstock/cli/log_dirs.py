@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from penstock.cli.command import CommandFailed, client_command, examples
+from penstock.cli.command import client_command, examples
+from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
     from penstock.cli.connection import Broker

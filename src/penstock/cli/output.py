@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from penstock.cli.command import CommandFailed
+from penstock.errors import CommandFailed
 from penstock.limits import GIB, KIB, MIB
 
 Cell = str | int | None

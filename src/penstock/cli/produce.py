@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
-from penstock.cli.command import CommandFailed, client_command, examples, settings_of
+from penstock.cli.command import client_command, examples, settings_of
+from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
     from penstock.cli.connection import Broker

@@ -19,7 +19,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from penstock.cli.command import CommandFailed
+from penstock.errors import CommandFailed
 from penstock.limits import INT_MAX, LONG_MAX, REQUEST_BYTES_MAX
 
 Headers = tuple[tuple[str, bytes | None], ...]

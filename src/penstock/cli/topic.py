@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.command import CommandFailed, client_command, examples, new_app, settings_of
+from penstock.cli.command import client_command, examples, new_app, settings_of
+from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
     from penstock.cli.admin import FoundOffset, Setting

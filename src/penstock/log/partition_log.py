@@ -132,7 +132,8 @@ class PartitionLog:
     def append(self, batch: bytearray | memoryview, header: BatchHeader, leader_epoch: LeaderEpoch) -> Offset:
         """Write one valid batch at the end and return its first offset. Writes into `batch`."""
         segment = self.segments[-1]
-        if self._must_roll(segment, header):
+        size = len(batch)
+        if self._must_roll(segment, header, size):
             self.roll()
             segment = self.segments[-1]
         base_offset = self.log_end_offset
@@ -149,8 +150,8 @@ class PartitionLog:
         if position == 0 or not segment.dirty:
             self.mark_dirty(segment, is_new=position == 0)
         self.log_end_offset = Offset(base_offset + header.last_offset_delta + 1)
-        self.bytes_since_checkpoint += len(batch)
-        self.appended_bytes += len(batch)
+        self.bytes_since_checkpoint += size
+        self.appended_bytes += size
         self._remember_start(base_offset, segment, position)
         if header.producer_id >= 0:
             self.producers.replay(header, base_offset)
@@ -159,13 +160,13 @@ class PartitionLog:
             self._epochs_changed = True
         return base_offset
 
-    def _must_roll(self, segment: Segment, header: BatchHeader) -> bool:
+    def _must_roll(self, segment: Segment, header: BatchHeader, size: int) -> bool:
         settings = self.settings
         first = segment.first_timestamp
         if first is None:
             return False  # it is empty
         return (
-            segment.size_bytes + header.size > settings.segment_bytes
+            segment.size_bytes + size > settings.segment_bytes
             or header.max_timestamp - first > settings.segment_ms
             or self.log_end_offset + header.last_offset_delta - segment.base_offset > SEGMENT_OFFSETS_MAX
             or len(segment.index) * INDEX_ENTRY_BYTES >= settings.index_bytes_max

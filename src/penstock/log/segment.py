@@ -171,16 +171,17 @@ class Segment:
 
     def append(self, batch: Buffer, header: BatchHeader, base_offset: Offset, interval_bytes: int) -> None:
         """Write a stamped batch at the end. Raises with nothing of it left if the disk is full."""
-        self.file.write(self.size_bytes, batch)
+        (self._file or self.file).write(self.size_bytes, batch)
         self.note(header, base_offset, len(batch), interval_bytes)
 
     def note(self, header: BatchHeader, base_offset: Offset, size: int, interval_bytes: int) -> None:
         """Account for a batch that is in the file at our end: written now, or found in recovery."""
-        last_offset = Offset(base_offset + header.last_offset_delta)
+        last_offset, newest = Offset(base_offset + header.last_offset_delta), header.max_timestamp
         if self.first_timestamp is None:
-            self.first_timestamp = header.max_timestamp
-        if header.max_timestamp > self.newest_timestamp:
-            self._newest_timestamp = header.max_timestamp
+            self.first_timestamp = newest
+        known = self._newest_timestamp
+        if newest > (self.newest_timestamp if known is None else known):
+            self._newest_timestamp = newest
             self._newest_timestamp_offset = last_offset
         if self._bytes_since_entry > interval_bytes:
             self.index.add(last_offset, self.size_bytes)

@@ -89,15 +89,16 @@ def _require_only_a_tail(payload: memoryview, end: int) -> None:
 
 def check_batch(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
     """Raise the ApiError that Kafka would answer with; return if the batch is fine."""
-    if header.size > config.max_message_bytes:
+    size = len(batch)
+    if size > config.max_message_bytes:
         raise ApiError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"the batch has {header.size} bytes; max.message.bytes is {config.max_message_bytes}",
+            f"the batch has {size} bytes; max.message.bytes is {config.max_message_bytes}",
         )
-    if header.size > config.segment_bytes:
+    if size > config.segment_bytes:
         raise ApiError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"the batch has {header.size} bytes; segment.bytes is {config.segment_bytes}",
+            f"the batch has {size} bytes; segment.bytes is {config.segment_bytes}",
         )
     if not check_crc(batch, header):
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the checksum of the batch does not match")

@@ -59,13 +59,13 @@ def frame_of(*topics: str, version: int = 12) -> bytes:
 def test_a_request_reaches_its_handler_decoded_and_counted() -> None:
     desk = Desk()
     frame = frame_of("a", "b")
-    dispatched = desk.dispatch(frame)
+    _, answer, throttle_ms = desk.dispatch(frame)
     (request, context), *others = desk.asked
     assert not others
     assert [topic.name for topic in request.topics or []] == ["a", "b"]
     assert (context.version, context.client_id, context.denied) == (12, "tests", frozenset())
-    assert dispatched.answer is REPLY
-    assert dispatched.throttle_ms == 40
+    assert answer is REPLY
+    assert throttle_ms == 40
     assert desk.quotas.charged == [(METADATA.key, len(frame))]
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.cli.command import CommandFailed
 from penstock.cli.consume import Span, plan_reading
 from penstock.cli.times import Kind, Place
+from penstock.errors import CommandFailed
 
 SPANS = {0: (10, 20), 1: (0, 5), 2: (7, 7)}
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from penstock.cli.command import CommandFailed
-from penstock.cli.main import app
+from penstock.cli.client_app import app
+from penstock.errors import CommandFailed
 from penstock.log.epochs import FILE_NAME as EPOCH_FILE
 from penstock.log.producers import Producers
 from penstock.protocol.batches import HEADER_BYTES, parse_header

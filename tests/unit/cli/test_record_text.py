@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cli import record_input
-from penstock.cli.command import CommandFailed
 from penstock.cli.record_input import Outgoing, json_records, plain_records, record_of_json
 from penstock.cli.record_output import Form, Forms, Incoming, formatter
+from penstock.errors import CommandFailed
 
 NOTHING = Outgoing(None)
 

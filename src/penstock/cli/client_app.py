@@ -1,0 +1,70 @@
+"""The commands that talk to a broker: each is a file beside this one.
+
+Strategy: this file knows the names of all commands and a line about each. The file of a command is
+imported when that command is run, so that `penstock --help` answers at once.
+
+Rule 1: a file of a command has `add_to(app)`, and imports what is heavy inside its functions.
+Rule 2: a reader that closes the pipe (`| head`) has what it wanted: that ends a command quietly.
+"""
+
+import os
+import sys
+from importlib import import_module
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from penstock import __version__
+from penstock.cli.command import new_app
+
+COMMANDS: Final = {
+    "serve": ("penstock.cli.serve", "Start a broker."),
+    "topic": ("penstock.cli.topic", "Create, list, describe, alter, truncate and delete topics."),
+    "produce": ("penstock.cli.produce", "Write records to a topic."),
+    "consume": ("penstock.cli.consume", "Print the records of a topic."),
+    "log-dirs": ("penstock.cli.log_dirs", "Show how much disk each partition takes."),
+    "dump-log": ("penstock.cli.dump_log", "Print or verify the files of a log, without a broker."),
+    "check-config": ("penstock.cli.check_config", "Check settings without starting a broker."),
+}
+EXIT_INTERRUPTED: Final = 130
+
+
+class _Commands(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        holder = new_app()
+        import_module(COMMANDS[cmd_name][0]).add_to(holder)
+        return typer.main.get_group(holder).get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Python flushes once more at exit, which must not find the broken pipe again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit from None
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        return result
+
+
+app = new_app(
+    name="penstock", cls=_Commands, help="A message queue that speaks Apache Kafka's wire protocol."
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    if version:
+        typer.echo(f"penstock {__version__}")
+        raise typer.Exit

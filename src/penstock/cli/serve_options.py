@@ -1,0 +1,49 @@
+"""What `serve` and `check-config` take: the flags, and how they become a configuration."""
+
+import argparse
+from collections.abc import Sequence
+
+from penstock.config.broker import BrokerConfig
+from penstock.config.sources import load
+from penstock.errors import ConfigError
+
+FLAGS = ("data_dir", "kafka", "http", "advertised", "node_id", "rack", "metadata", "insecure")
+
+
+def parser(command: str, description: str, examples: Sequence[tuple[str, str]]) -> argparse.ArgumentParser:
+    lines = [f"  {wish}:\n      {typed}" for wish, typed in examples]
+    made = argparse.ArgumentParser(
+        prog=f"penstock {command}",
+        description=description,
+        epilog="\n\n".join(["examples:", *lines]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = made.add_argument
+    add("--data-dir", metavar="FOLDER", help="where everything is kept (default ./penstock-data)")
+    add("--kafka", metavar="HOST:PORT", help="for Kafka clients (default 127.0.0.1:9092)")
+    add("--http", metavar="HOST:PORT", help="for HTTP (default 127.0.0.1:8080)")
+    add("--advertised", metavar="HOST:PORT", help="what clients are told to connect to")
+    add("--node-id", type=int, metavar="NUMBER", help="the number of this broker (default 1)")
+    add("--rack", metavar="NAME", help="where this broker stands")
+    add("--metadata", metavar="STORE", help="where the cluster's metadata is kept (default embedded)")
+    add("--config", metavar="FILE", help="settings in TOML, keys quoted")
+    add("--set", metavar="KEY=VALUE", action="append", help="a setting, over the file; may be repeated")
+    add("--insecure", action="store_true", help="allow listening beyond loopback without TLS")
+    return made
+
+
+def configuration(given: argparse.Namespace) -> BrokerConfig:
+    """ConfigError with every problem there is."""
+    flags = {name: getattr(given, name) for name in FLAGS}
+    return load(flags, given.set or (), _read(given.config))
+
+
+def _read(path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"cannot read the config file {path}: {error.strerror}") from error

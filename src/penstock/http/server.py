@@ -1,0 +1,44 @@
+"""Listens for HTTP at once, and loads what answers it behind that.
+
+aiohttp takes a fifth of a second to load, half as long as everything else a broker does to start.
+So the port is taken first, where a mistake is noticed, and requests wait in the kernel's queue for
+the moment it takes a thread to load the rest.
+"""
+
+import asyncio
+import os
+import socket
+from importlib import import_module
+from typing import Any
+
+from penstock.config.listeners import Address
+from penstock.errors import ConfigError
+from penstock.http.readiness import Readiness
+from penstock.limits import CONNECTION_BACKLOG_MAX
+
+
+class HttpServer:
+    def __init__(self, address: Address, readiness: Readiness) -> None:
+        """Takes the port. ConfigError if somebody else has it."""
+        self._readiness = readiness
+        self._runner: Any = None
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        try:
+            self._socket = socket.create_server(
+                (address.host, address.port), family=family, backlog=CONNECTION_BACKLOG_MAX
+            )
+        except OSError as error:
+            reason = os.strerror(error.errno).lower() if error.errno else str(error)
+            raise ConfigError(f"cannot listen on {address} for HTTP: {reason}") from error
+        self.address = Address(address.host, self._socket.getsockname()[1])
+        """With its real port."""
+
+    async def serve(self) -> None:
+        """Returns when requests are being answered."""
+        app = await asyncio.to_thread(import_module, "penstock.http.app")
+        self._runner = await app.answer(self._socket, self._readiness)
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self._socket.close()
