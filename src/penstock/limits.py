@@ -131,6 +131,8 @@ INDEX_BYTES_MAX = 10 * MIB
 RECOVERY_READ_BYTES = 1 * MIB
 # Batch starts each log remembers, so that a fetch which goes on where another ended need not search.
 LOG_BATCH_STARTS_KEPT = 32
+# Indexes of sealed segments that are kept in memory for readers of old data, over all partitions.
+INDEX_BYTES_KEPT_MAX = 64 * MIB
 RETENTION_CHECK_MS = 5 * MINUTE_MS
 FILE_DELETE_DELAY_MS = 1 * MINUTE_MS
 # A checkpoint is due after so many bytes or so much time: a restart scans no more than that.
@@ -178,6 +180,8 @@ assert PRODUCER_WINDOW_BATCHES >= 5
 # A topic as large as a topic may be still fits the cluster and one fetch of all its partitions.
 assert PARTITIONS_PER_TOPIC_MAX <= PARTITIONS_MAX
 assert PARTITIONS_PER_TOPIC_MAX <= FETCH_SESSION_PARTITIONS_MAX
+# Otherwise the index of a single segment could not be kept while it is read.
+assert 2 * INDEX_BYTES_MAX <= INDEX_BYTES_KEPT_MAX
 # Otherwise a segment could be read only by scanning it from its start.
 assert INDEX_INTERVAL_BYTES < SEGMENT_BYTES_MIN
 # One entry for each interval of a full segment of the default size,

@@ -193,7 +193,14 @@ class OsDisk:
             except OSError as error:
                 raise StorageFailed(f"cannot sync {file.path}: {error.strerror}") from error
         for folder in folders:
-            self._sync_path(folder)
+            try:
+                self._sync_path(folder)
+            except StorageFull:
+                # No descriptor is free to open the folder with. One that is open will do.
+                if syncfs is None or not files:
+                    raise
+                self._sync_file_system(syncfs, files, ())
+                return
 
     def store(self, writes: Sequence[Stored]) -> None:
         temporaries = [write.path + TEMPORARY_SUFFIX for write in writes]
@@ -224,22 +231,29 @@ class OsDisk:
         if files:
             file = files[0]
             assert isinstance(file, OsFile)
-            descriptor = os.dup(file.descriptor)
-        elif (found := next(filter(os.path.isdir, folders), None)) is not None:
-            descriptor = os.open(found, os.O_RDONLY)
-        else:
+            self._call_syncfs(syncfs, file.descriptor)
             return
+        if (found := next(filter(os.path.isdir, folders), None)) is None:
+            return
+        with named_by_what_failed("open", found):
+            descriptor = os.open(found, os.O_RDONLY)
         try:
-            if syncfs(descriptor) != 0:
-                reason = os.strerror(ctypes.get_errno())
-                raise StorageFailed(f"cannot sync the file system of the data directory: {reason}")
+            self._call_syncfs(syncfs, descriptor)
         finally:
             os.close(descriptor)
 
+    def _call_syncfs(self, syncfs: Callable[[int], int], descriptor: int) -> None:
+        if syncfs(descriptor) != 0:
+            reason = os.strerror(ctypes.get_errno())
+            raise StorageFailed(f"cannot sync the file system of the data directory: {reason}")
+
     def _sync_path(self, path: str) -> None:
         try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
+            with named_by_what_failed("open", path):
+                descriptor = os.open(path, os.O_RDONLY)
+        except StorageFailed:
+            if os.path.lexists(path):
+                raise
             return  # removed since: nothing is left to make durable
         try:
             os.fsync(descriptor)

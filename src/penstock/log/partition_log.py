@@ -30,6 +30,7 @@ from penstock.log import epochs as epoch_file
 from penstock.log.checkpoint import render_rows
 from penstock.log.epochs import LeaderEpochs
 from penstock.log.header_walk import HeaderWalk
+from penstock.log.index_shelf import IndexShelf
 from penstock.log.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.producers import Producers
 from penstock.log.reading import ColdRead, ColdResult, Found, Indexes, SegmentView
@@ -98,6 +99,8 @@ class PartitionLog:
         self.flushed_bytes = 0
         self.snapshots: list[Offset] = []
         """Ascending offsets of the producer snapshots on disk; the last is the recovery point."""
+        self.shelf: IndexShelf | None = None
+        """Where indexes of sealed segments are kept, shared with other logs."""
         self.birth: Stored | None = None
         """A file to write when the folder is made, saying whose it is."""
         self._folder_made = False
@@ -333,8 +336,12 @@ class PartitionLog:
     def keep_indexes(self, read: ColdRead, result: ColdResult) -> None:
         """Indexes that a worker thread loaded, for the next reader of the same segment."""
         segment = self.segment_holding(read.segment.base_offset)
-        if segment.base_offset == read.segment.base_offset and not segment.has_index:
+        if segment.base_offset != read.segment.base_offset:
+            return  # it was removed meanwhile
+        if not segment.has_index:
             segment.install_indexes(*result.indexes)
+        if segment is not self.active and self.shelf is not None:
+            self.shelf.keep(segment)
 
     # Durability
 
@@ -381,6 +388,8 @@ class PartitionLog:
         for segment, entries, time_entries in checkpoint.segments:
             segment.index_entries_stored = max(segment.index_entries_stored, entries)
             segment.time_entries_stored = max(segment.time_entries_stored, time_entries)
+            if segment is not self.active and self.shelf is not None:
+                self.shelf.keep(segment)
         self.recovery_point = checkpoint.recovery_point
         if self.recovery_point not in self.snapshots:
             self.snapshots.append(self.recovery_point)
@@ -430,6 +439,8 @@ class PartitionLog:
             self._dirty.remove(segment)
         segment.dirty = False
         segment.abandon_file()
+        if self.shelf is not None:
+            self.shelf.drop(segment)
         self._starts.clear()
 
     def close_files(self) -> None:

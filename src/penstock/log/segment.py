@@ -10,6 +10,7 @@ found on disk (checked again whenever it is read: a bit may have flipped while n
 
 from penstock.errors import CorruptData
 from penstock.host.disk import Disk, File
+from penstock.log.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.offset_index import OffsetIndex
 from penstock.log.reading import Indexes, rebuild_indexes
 from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
@@ -120,6 +121,11 @@ class Segment:
         self._bytes_since_entry = 0
         self.size_bytes = self.written_from = indexes.by_offset.last_position
         return self.size_bytes
+
+    @property
+    def index_bytes(self) -> int:
+        """What the two indexes take in memory."""
+        return len(self.index) * INDEX_ENTRY_BYTES + len(self.time_index) * TIME_ENTRY_BYTES
 
     def forget_indexes(self) -> None:
         assert self.indexes_stored, "they are not on disk yet"

@@ -13,7 +13,9 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.errors import CorruptData, ErrorCode
 from penstock.host.disk import Disk, Stored
+from penstock.limits import INDEX_BYTES_KEPT_MAX
 from penstock.log.data_directory import DataDirectory
+from penstock.log.index_shelf import IndexShelf
 from penstock.log.partition_log import METADATA_FILE, PartitionLog
 from penstock.log.recovery import Recovered, open_log
 from penstock.metadata.image import ClusterImage, PartitionState, Topic, changed_topics
@@ -41,6 +43,7 @@ class Partitions:
         self._on_dirty = on_dirty
         self._by_name: dict[str, list[Partition]] = {}
         self._by_id: dict[TopicId, list[Partition]] = {}
+        self._shelf = IndexShelf(INDEX_BYTES_KEPT_MAX)
         self._failure: str | None = None
 
     @property
@@ -127,6 +130,7 @@ class Partitions:
     def _add(self, topic: Topic, state: PartitionState, log: PartitionLog, config: TopicConfig) -> Partition:
         name = TopicPartition(topic.name, state.index)
         epoch = LeaderEpoch(state.leader_epoch)
+        log.shelf = self._shelf
         log.birth = Stored(f"{log.folder}/{METADATA_FILE}", _partition_metadata(topic.id))
         partition = Partition(name, topic.id, epoch, log, config, self._on_dirty)
         partition.partition_count = len(topic.partitions)

@@ -1,0 +1,37 @@
+"""Indexes of sealed segments that are kept in memory, up to a size; the longest unused go first.
+
+A reader of old data needs the index of each segment it passes, about 5 MB for a gigabyte of log.
+They are on disk and can be read again, so what nobody has used lately need not stay.
+"""
+
+from penstock.log.segment import Segment
+
+
+class IndexShelf:
+    __slots__ = ("_bytes", "_bytes_max", "_segments")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        # In order of last use, each with the size it was counted with.
+        self._segments: dict[Segment, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def keep(self, segment: Segment) -> None:
+        """The indexes of a sealed segment were loaded, or used, or have just reached the disk."""
+        self.drop(segment)
+        if not segment.has_index:
+            return
+        self._segments[segment] = segment.index_bytes
+        self._bytes += segment.index_bytes
+        while self._bytes > self._bytes_max and len(self._segments) > 1:
+            oldest = next(iter(self._segments))
+            self.drop(oldest)
+            if oldest.has_index and oldest.indexes_stored:
+                oldest.forget_indexes()
+
+    def drop(self, segment: Segment) -> None:
+        """The segment itself is gone, or is about to be counted anew."""
+        self._bytes -= self._segments.pop(segment, 0)
