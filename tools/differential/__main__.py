@@ -12,6 +12,7 @@ from types import FrameType
 
 from tools.differential.broker import Broker, BrokerFailed
 from tools.differential.compare import Plain
+from tools.differential.dump import dump_problems
 from tools.differential.gaps import GAPS
 from tools.differential.kafka import fetch_jars, missing_programs, running_kafka
 from tools.differential.penstock import running_penstock
@@ -77,7 +78,16 @@ def _compare(options: argparse.Namespace) -> int:
         _RECORDED.write_text(json.dumps({case.name: case.kafka for case in cases}, indent=1))
         for gap in gaps_without_effect(cases, gaps):
             print(f"gap {gap.id} covers nothing any more: {gap.case} {gap.path}")
-    return 1 if any(case.unexpected for case in cases) else 0
+    problems = [] if options.replay or options.kafka_twice else _dump(options.only)
+    return 1 if problems or any(case.unexpected for case in cases) else 0
+
+
+def _dump(only: str) -> list[str]:
+    if not fnmatchcase("dump", only):
+        return []
+    problems = dump_problems(fetch_jars(CACHE)[1].resolve())
+    print("\n".join(problems) or "Kafka's dump tool reads our segments, indexes and snapshots")
+    return problems
 
 
 @contextmanager
