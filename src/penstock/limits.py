@@ -84,12 +84,14 @@ SHUTDOWN_MS_MAX = 10 * SECOND_MS
 BATCH_BYTES_MAX = 1 * MIB + 12
 # What one batch may become when it has to be looked into (times, keys, recompression).
 DECOMPRESSED_BYTES_MAX = 64 * MIB
+# Records of one batch that are looked at one by one, on the event loop, where a topic asks for it.
+RECORDS_CHECKED_MAX = 50_000
 # What zstd's highest level declares; the memory behind it is only touched as far as it is used.
 DECOMPRESSION_WINDOW_BYTES_MAX = 128 * MIB
 # A producer may have this many batches in flight and still be recognised when it repeats one.
 PRODUCER_WINDOW_BATCHES = 5
 # The oldest are forgotten first beyond this number.
-PRODUCERS_PER_PARTITION_MAX = 10_000
+PRODUCERS_PER_PARTITION_MAX = 5_000
 PRODUCER_IDS_PER_BLOCK = 1_000
 PRODUCER_EXPIRY_MS = 1 * DAY_MS
 
@@ -135,11 +137,14 @@ LOG_BATCH_STARTS_KEPT = 32
 INDEX_BYTES_KEPT_MAX = 64 * MIB
 RETENTION_CHECK_MS = 5 * MINUTE_MS
 FILE_DELETE_DELAY_MS = 1 * MINUTE_MS
+# Set aside on disk: deleting topics and records, and starting, must work when nothing else is left.
+DISK_RESERVE_BYTES = 4 * MIB
+DISK_RESERVE_CHECK_MS = 10 * SECOND_MS
 # A checkpoint is due after so many bytes or so much time: a restart scans no more than that.
 CHECKPOINT_BYTES = 64 * MIB
 CHECKPOINT_MS = 5 * SECOND_MS
 # Partitions whose checkpoint is planned in one turn of the loop.
-CHECKPOINT_PARTITIONS_AT_ONCE = 50
+CHECKPOINT_PARTITIONS_AT_ONCE = 20
 # A flush of more files than this is one syncfs instead of a sync for each.
 SYNC_FILES_BEFORE_SYNCFS = 4
 # How often the storage looks at what is due: checkpoints, flushes, retention, timeouts.

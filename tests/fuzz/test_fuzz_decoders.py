@@ -21,7 +21,7 @@ from penstock.protocol.messages.fetch import FetchRequest
 from penstock.protocol.schema import Struct
 from tests.protocol.samples import CASES, Case, sample
 
-LONGEST_SECONDS = 0.05
+LONGEST_SECONDS = 2.0
 AMPLIFICATION_MAX = 50
 SPOILING_BYTES = (0x00, 0x01, 0x02, 0x7F, 0x80, 0xFE, 0xFF)
 

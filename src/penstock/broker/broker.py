@@ -22,7 +22,7 @@ from penstock.broker.storage import Storage
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Listener
 from penstock.controller.topics import Decision, bump_leader_epochs, register_broker
-from penstock.errors import ConfigError, CorruptData, StorageFailed
+from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock, SystemClock
 from penstock.host.disk import Disk
 from penstock.host.folder_lock import FolderLock
@@ -34,6 +34,8 @@ from penstock.host.tls import TlsListener
 from penstock.host.worker import Worker, WorkerPool
 from penstock.limits import (
     COLD_READ_THREADS,
+    DISK_RESERVE_BYTES,
+    DISK_RESERVE_CHECK_MS,
     RECEIVE_BUFFER_BYTES,
     REPLY_BYTES_TOTAL_MAX,
     SHUTDOWN_MS_MAX,
@@ -87,7 +89,7 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
         stack.callback(pool.stop)
         for worker in workers:
             stack.callback(worker.stop)
-        cluster = Cluster(store, workers[2], image, config)
+        cluster = Cluster(store, workers[2], image, config, directory.release_reserve)
         storage = Storage(directory, lambda: cluster.config, (workers[0], workers[1]), world.clock, world.log)
         storage.open(image)
         await storage.settle()
@@ -133,6 +135,7 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
         stack.push_async_callback(background.stop)
         background.start(storage.run(), "storage")
         background.start(storage.run_retention(), "retention")
+        background.start(_keep_reserve(directory, workers[1], world.log), "reserve")
         background.start(server.sweep(), "connections")
         if tls:
             background.start(_reload_certificates(tls, world.log), "certificates")
@@ -151,6 +154,8 @@ def _open_directory(
     world.disk.make_folder(path)
     stack.callback(FolderLock(path).release)
     directory = open_directory(world.disk, path, config.node.node_id, world.randomness)
+    if world.disk.space(path).usable_bytes < DISK_RESERVE_BYTES:
+        directory.release_reserve()
     store = SqliteStore(directory.metadata_path)
     stack.callback(store.close)
     return directory, store
@@ -215,6 +220,15 @@ async def _stop_serving(server: Server, storage: Storage, log: Log) -> None:
     except (TimeoutError, StorageFailed) as problem:
         log.error("broker.not_flushed", reason=str(problem) or "the disk did not answer in time")
     await server.stop()
+
+
+async def _keep_reserve(directory: DataDirectory, worker: Worker, log: Log) -> None:
+    while True:
+        await asyncio.sleep(DISK_RESERVE_CHECK_MS / 1000)
+        try:
+            await worker.run(directory.keep_reserve)
+        except (StorageFull, StorageFailed) as problem:
+            log.warning("storage.no_reserve", reason=str(problem))
 
 
 async def _reload_certificates(tls: dict[str, TlsListener], log: Log) -> None:

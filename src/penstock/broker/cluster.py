@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from penstock.config.broker import BrokerConfig
 from penstock.controller.topics import Decision
-from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull
-from penstock.host.metadata_store import Conflict, MetadataStore
+from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
+from penstock.host.metadata_store import Committed, Conflict, MetadataStore
 from penstock.host.worker import Worker
 from penstock.limits import METADATA_CHANGES_QUEUED_MAX, METADATA_CONFLICTS_MAX
 from penstock.metadata.image import ClusterImage, apply, image_of
@@ -30,13 +30,21 @@ class _Change(NamedTuple):
 
 class Cluster:
     def __init__(
-        self, store: MetadataStore, worker: Worker, image: ClusterImage, config: BrokerConfig
+        self,
+        store: MetadataStore,
+        worker: Worker,
+        image: ClusterImage,
+        config: BrokerConfig,
+        make_room: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`make_room` frees space that was set aside for this; False if there is none."""
         self._store = store
         self._worker = worker
         self._static_config = config
         self._changes: asyncio.Queue[_Change] = asyncio.Queue(METADATA_CHANGES_QUEUED_MAX)
         self._subscribers: list[Subscriber] = []
+        self._make_room = make_room
+        self._has_ended = False
         self.image = image
         self.config = self._effective_config()
 
@@ -45,6 +53,8 @@ class Cluster:
 
     async def change(self, decide: Decide) -> ClusterImage:
         """Carry out a decision and return the image that shows it. Raises the ApiError of a refusal."""
+        if self._has_ended:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the metadata can no longer be changed")
         outcome: asyncio.Future[ClusterImage] = asyncio.get_running_loop().create_future()
         await self._changes.put(_Change(decide, outcome))
         return await outcome
@@ -55,6 +65,7 @@ class Cluster:
             while True:
                 await self._next()
         finally:
+            self._has_ended = True
             while not self._changes.empty():
                 self._changes.get_nowait().outcome.cancel()
 
@@ -62,7 +73,7 @@ class Cluster:
         change = await self._changes.get()
         try:
             image = await self._carry_out(change.decide)
-        except (ApiError, StorageFull, StorageFailed) as problem:
+        except (ApiError, CorruptData, StorageFull, StorageFailed) as problem:
             if not change.outcome.cancelled():
                 change.outcome.set_exception(_as_api_error(problem))
         except BaseException:
@@ -77,12 +88,23 @@ class Cluster:
             decision = decide(self.image)
             if not decision.changes:
                 return self.image
-            outcome = await self._worker.run(lambda d=decision: self._store.transact(d.compares, d.changes))  # type: ignore[misc]
+            outcome = await self._commit(decision)
             if not isinstance(outcome, Conflict):
                 await self._install(apply(self.image, decision.changes, outcome.revision))
                 return self.image
             await self._reload()
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "the cluster's metadata kept changing; try again")
+
+    async def _commit(self, decision: Decision) -> Committed | Conflict:
+        def transact() -> Committed | Conflict:
+            return self._store.transact(decision.compares, decision.changes)
+
+        try:
+            return await self._worker.run(transact)
+        except StorageFull:
+            if not self._make_room():
+                raise
+            return await self._worker.run(transact)
 
     async def _reload(self) -> None:
         keys = Keys(self.image.cluster_id)

@@ -17,6 +17,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.fetch_reads import FetchReads, Gathered, Limits
 from penstock.broker.fetch_sessions import Fetching, Wanted
 from penstock.broker.router import Later
+from penstock.errors import ErrorCode
 from penstock.limits import FETCH_SESSION_PARTITIONS_MAX, FETCH_WAIT_MS_MAX
 from penstock.protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -187,8 +188,13 @@ class FetchInProgress:
 
     async def read_cold(self, reads: FetchReads) -> None:
         limits = self._fetch.limits(self._asked)
-        gathered = await reads.gather_cold(self._fetching.wanted, limits, self._context)
         assert self._later is not None
+        try:
+            gathered = await reads.gather_cold(self._fetching.wanted, limits, self._context)
+        except BaseException:
+            # Whatever it was, requests behind this one must not wait for ever.
+            self._later.finish(FetchResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
+            raise
         self._later.finish(self._response(gathered))
 
     # Answering

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from penstock.broker.context import RequestContext
 from penstock.broker.fetch_sessions import PartitionKey, Wanted
 from penstock.broker.memory import MemoryBudget
-from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed
+from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
 from penstock.host.worker import WorkerPool
 from penstock.limits import BATCH_BYTES_MAX, FETCH_BYTES_TOTAL_MAX
 from penstock.log.reading import ColdRead, Found
@@ -174,7 +174,7 @@ class FetchReads:
         partition = self.find(entry.key)
         try:
             result = await self._pool.run(read.run)
-        except (CorruptData, StorageFailed) as problem:
+        except (CorruptData, StorageFailed, StorageFull) as problem:
             if partition is not None and isinstance(problem, CorruptData):
                 self._on_damage(partition, problem)
             gathered.has_error = True

@@ -4,21 +4,25 @@ retention, and what happens when the disk fails.
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeVar
 
 from penstock.broker.checkpoints import Checkpoints
 from penstock.broker.flusher import Flusher
 from penstock.broker.retention import Retention
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import FlushPolicy
-from penstock.errors import StorageFailed
+from penstock.errors import CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock
 from penstock.host.worker import Worker
-from penstock.limits import STORAGE_TICK_MS
+from penstock.limits import CHECKPOINT_PARTITIONS_AT_ONCE, STORAGE_TICK_MS
 from penstock.log.data_directory import DataDirectory
 from penstock.metadata.image import ClusterImage
 from penstock.observability.logs import Log
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
+from penstock.types import Offset
+
+Result = TypeVar("Result")
 
 # Looking a member up in its class costs as much as all the rest of a comparison.
 BEFORE_ACK, INTERVAL = FlushPolicy.BEFORE_ACK, FlushPolicy.INTERVAL
@@ -55,7 +59,14 @@ class Storage:
             # Never removed: if it is the metadata that was lost, this is all there is.
             moved_to = self._directory.set_aside(name)
             self._log.warning("partition.stray_set_aside", partition=name, moved_to=moved_to)
+        unsynced: list[Partition] = []
         for partition, recovered in self.partitions.open_all(image):
+            if partition.log.is_dirty:
+                unsynced.append(partition)
+                if len(unsynced) >= CHECKPOINT_PARTITIONS_AT_ONCE:
+                    self._sync_and_close(unsynced)
+            elif partition.offline is None:
+                partition.log.close_files()
             if recovered is None:
                 self._log.error("partition.damaged", partition=partition.name, reason=partition.offline)
             elif recovered.scanned_bytes or recovered.cut_bytes:
@@ -67,8 +78,21 @@ class Storage:
                     log_end_offset=partition.log.log_end_offset,
                 )
 
+        self._sync_and_close(unsynced)
+
+    def _sync_and_close(self, partitions: list[Partition]) -> None:
+        """What recovery found becomes durable before anybody sees it, a few open files at a time."""
+        flushes = [(partition, partition.log.begin_flush()) for partition in partitions]
+        files = [file for _, flush in flushes for file in flush.files]
+        folders = sorted({folder for _, flush in flushes for folder in flush.folders})
+        self._directory.disk.sync(files, folders)
+        for partition, flush in flushes:
+            partition.flushed(flush)
+            partition.log.close_files()
+        partitions.clear()
+
     async def settle(self) -> None:
-        """What recovery found above a recovery point becomes durable before anybody sees it."""
+        """Bring recovery points to where the logs end, so that a second crash has nothing to read."""
         await self.checkpoints.run([p for p in self.partitions if p.log.needs_checkpoint])
 
     async def close(self) -> None:
@@ -124,7 +148,10 @@ class Storage:
             now_ms = self._clock.wall_ms()
             for partition in tuple(self.partitions):
                 partition.log.producers.expire(now_ms=now_ms, idle_ms_max=config.producer_expiry_ms)
-                await self.retention.enforce(partition)
+                try:
+                    await self.retention.enforce(partition)
+                except (CorruptData, StorageFailed, StorageFull) as problem:
+                    self._log.warning("retention.postponed", partition=partition.name, reason=str(problem))
 
     def _flush_what_is_due(self, now: float) -> None:
         due = [partition for partition, at in self._flush_due.items() if at <= now]
@@ -143,9 +170,10 @@ class Storage:
             return
         doom = self._directory.doom
         try:
-            folders = await self._worker.run(lambda: [doom(name, topic_id) for name, topic_id in gone])
-        except StorageFailed as failure:
-            self.fail(failure)
+            folders = await self._with_reserve(lambda: [doom(name, topic_id) for name, topic_id in gone])
+        except (StorageFailed, StorageFull) as failure:
+            # Their folders are in the way of topics that may get the same names.
+            self.fail(StorageFailed(str(failure)))
             return
         doomed = [folder for folder in folders if folder is not None]
         self._worker.submit(lambda: self._remove_folders(doomed), self._removed)
@@ -158,13 +186,26 @@ class Storage:
         if error is not None:
             self._log.warning("partition.not_removed", reason=str(error))
 
-    async def store_start(self, partition: Partition) -> None:
-        """Return once the start of the log survives a crash, and what lay below it is freed."""
-        partition.require_online()
-        stored = partition.log.start_file()
-        await self._worker.run(lambda: self._directory.disk.store([stored]))
+    async def delete_before(self, partition: Partition, offset: Offset) -> None:
+        """DeleteRecords: the new start counts once it survives a crash; then what lies below is freed."""
+        partition.require_deletable(offset)
+        if offset <= partition.log.log_start_offset:
+            return
+        stored = partition.log.start_file(offset)
+        await self._with_reserve(lambda: self._directory.disk.store([stored]))
+        partition.require_online()  # its topic may have been deleted meanwhile
+        partition.delete_before(offset)
         await self.checkpoints.run([partition])  # retention stops at the recovery point
         await self.retention.enforce(partition)
+
+    async def _with_reserve(self, job: Callable[[], Result]) -> Result:
+        """What frees space must work on a full disk: it may use the space that is set aside for it."""
+        try:
+            return await self._worker.run(job)
+        except StorageFull:
+            if not self._directory.release_reserve():
+                raise
+            return await self._worker.run(job)
 
     # Failing
 

@@ -175,6 +175,8 @@ class Sender:
             raise CommandFailed("\n".join(lines))
 
     def _send_one(self, record: "Outgoing") -> None:
+        from confluent_kafka import KafkaException
+
         while True:
             try:
                 self._producer.produce(
@@ -188,6 +190,9 @@ class Sender:
                 )
             except BufferError:
                 self._producer.poll(0.1)  # the queue is full: wait until something of it was sent
+            except KafkaException as refusal:  # known at once, such as a partition that is not there
+                self._refused(refusal.args[0], record.partition)
+                return
             else:
                 self._producer.poll(0)
                 return
@@ -197,7 +202,10 @@ class Sender:
             self.records += 1
             self.bytes += len(message.key() or b"") + len(message.value() or b"")
             return
-        reason = _reason(error, self._topic, message.partition(), self._timeout_s)
+        self._refused(error, message.partition())
+
+    def _refused(self, error: Any, partition: int) -> None:
+        reason = _reason(error, self._topic, partition, self._timeout_s)
         if reason not in self._reasons and len(self._reasons) >= FAILURES_SHOWN_MAX:
             reason = "other reasons"
         self._reasons[reason] = self._reasons.get(reason, 0) + 1

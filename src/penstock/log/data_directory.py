@@ -4,6 +4,7 @@
     clean-shutdown    there while nothing is left to recover
     metadata.sqlite   the cluster's facts, when they are kept here
     logs/             a folder for each partition
+    reserve           space set aside, so that a full disk can still be freed through the broker
     strays/           folders that were found there and belong to no partition, kept for people
 
 A directory of another format, or of somebody else, is refused with a sentence; nothing is guessed.
@@ -19,6 +20,7 @@ import msgspec
 from penstock.errors import CorruptData
 from penstock.host.disk import Disk, Stored
 from penstock.host.randomness import Randomness
+from penstock.limits import DISK_RESERVE_BYTES
 from penstock.types import NodeId, TopicPartition
 
 FORMAT_VERSION: Final = 1
@@ -27,6 +29,7 @@ CLEAN_FILE: Final = "clean-shutdown"
 METADATA_FILE: Final = "metadata.sqlite"
 LOGS_FOLDER: Final = "logs"
 STRAYS_FOLDER: Final = "strays"
+RESERVE_FILE: Final = "reserve"
 # Left by us before the identity is written, or by the system.
 IGNORED_WHEN_EMPTY: Final = frozenset({".lock", "lost+found", LOGS_FOLDER, IDENTITY_FILE + ".tmp"})
 
@@ -63,6 +66,20 @@ class DataDirectory:
     def partitions_on_disk(self) -> list[TopicPartition]:
         matches = map(_PARTITION_FOLDER.fullmatch, self.disk.list_folder(self.logs_path))
         return [TopicPartition(match["topic"], int(match["partition"])) for match in matches if match]
+
+    def release_reserve(self) -> bool:
+        """Give back the space that is set aside for freeing space. False if it was used already."""
+        path = f"{self.path}/{RESERVE_FILE}"
+        if not self.disk.exists(path):
+            return False
+        self.disk.remove(path)
+        return True
+
+    def keep_reserve(self) -> None:
+        """Set space aside again, when there is plenty. Blocks."""
+        path = f"{self.path}/{RESERVE_FILE}"
+        if not self.disk.exists(path) and self.disk.space(self.path).usable_bytes > 4 * DISK_RESERVE_BYTES:
+            self.disk.store([Stored(path, bytes(DISK_RESERVE_BYTES))])
 
     def doom(self, partition: TopicPartition, mark: str) -> str | None:
         """Give a folder a name under which it is no partition's any more; None if there is none."""

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from penstock.errors import StorageFull
+from penstock.errors import StorageFailed, StorageFull
 from penstock.host.disk import Disk, File, Stored
 from penstock.limits import LOG_BATCH_STARTS_KEPT, SEGMENT_OFFSETS_MAX
 from penstock.log import epochs as epoch_file
@@ -124,7 +124,7 @@ class PartitionLog:
 
     @property
     def is_dirty(self) -> bool:
-        return bool(self._dirty or self._dirty_folders)
+        return bool(self._dirty or self._dirty_folders or self._new_files)
 
     def segment_holding(self, offset: Offset) -> Segment:
         found = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1
@@ -143,7 +143,7 @@ class PartitionLog:
         stamp_in_place(batch, 0, base_offset=base_offset, leader_epoch=leader_epoch)
         position = segment.size_bytes
         if not self._folder_made:
-            self._make_folder()
+            self._make_new_folder()
         try:
             segment.append(batch, header, base_offset, self.settings.index_interval_bytes)
         except StorageFull:
@@ -185,6 +185,13 @@ class PartitionLog:
         self.segments.append(following)
         self.mark_dirty(following, is_new=True)
         self._starts.clear()
+
+    def _make_new_folder(self) -> None:
+        if self.disk.exists(self.folder) and any(
+            name.endswith(LOG_SUFFIX) for name in self.disk.list_folder(self.folder)
+        ):
+            raise StorageFailed(f"{self.folder} holds the records of a topic that was deleted")
+        self._make_folder()
 
     def _make_folder(self) -> None:
         self.disk.make_folder(self.folder)
@@ -430,9 +437,10 @@ class PartitionLog:
             self.epochs.truncate_start(offset)
             self._epochs_changed = True
 
-    def start_file(self) -> Stored:
-        """What makes the start survive a restart."""
-        return Stored(f"{self.folder}/{LOG_START_FILE}", render_rows([str(self.log_start_offset)]))
+    def start_file(self, offset: Offset | None = None) -> Stored:
+        """What makes the start, or one that it is to have, survive a restart."""
+        start = self.log_start_offset if offset is None else offset
+        return Stored(f"{self.folder}/{LOG_START_FILE}", render_rows([str(start)]))
 
     def _forget(self, segment: Segment) -> None:
         if segment in self._dirty:

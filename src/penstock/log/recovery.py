@@ -208,7 +208,12 @@ def _resume(log: PartitionLog, segment: Segment, scan_from: Offset) -> int:
         stored.by_time.truncate(scan_from)
         _cut_file(log.disk, segment.path(INDEX_SUFFIX), len(stored.by_offset) * INDEX_ENTRY_BYTES)
         _cut_file(log.disk, segment.path(TIME_INDEX_SUFFIX), len(stored.by_time) * TIME_ENTRY_BYTES)
-    return segment.resume(stored)
+    size_found = segment.size_bytes
+    position = segment.resume(stored)
+    if position > 0 and size_found >= HEADER_BYTES:
+        # A segment is rolled by the age of its first batch, which is not read again.
+        segment.first_timestamp = parse_header(segment.file.read(0, HEADER_BYTES)).max_timestamp
+    return position
 
 
 def _cut_file(disk: Disk, path: str, size_bytes: int) -> None:

@@ -7,7 +7,7 @@ skipped by their index entry or header; only the batch that holds the answer is 
 All of this blocks; it runs in a worker thread on values made for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.errors import CorruptData
@@ -67,7 +67,7 @@ class TimeLookup(NamedTuple):
             while position < view.size_bytes:
                 header = parse_header(file.read(position, HEADER_BYTES))
                 if header.max_timestamp >= timestamp:
-                    for timed in self._readable(_opened(file, view, header, position)):
+                    for timed in self._times(_opened(file, view, header, position), header):
                         if timed.timestamp >= timestamp:
                             return timed
                 position += header.size
@@ -85,20 +85,26 @@ class TimeLookup(NamedTuple):
                 if header.base_offset >= self.end_offset:
                     break
                 if best is None or header.max_timestamp > best.timestamp:
-                    best = _newer(best, self._readable(_opened(file, view, header, position)))
+                    for timed in self._times(_opened(file, view, header, position), header):
+                        if best is None or timed.timestamp > best.timestamp:
+                            best = timed
                 position += header.size
             return best
         finally:
             file.release()
 
-    def _readable(self, batch: bytes) -> list[TimedOffset]:
-        """The records of a batch that are within the log: its first ones may have been deleted."""
-        return [TimedOffset(*time) for time in _times(batch) if time[0] >= self.start_offset]
+    def _times(self, batch: bytes, header: BatchHeader) -> Iterator[TimedOffset]:
+        """Of the records of a batch that are within the log: its first ones may have been deleted.
 
-
-def _newer(best: TimedOffset | None, found: list[TimedOffset]) -> TimedOffset | None:
-    """The first of those with the largest timestamp."""
-    return max(([best] if best else []) + found, key=lambda timed: timed.timestamp, default=None)
+        Batches are stored without being opened, so one may be found here that cannot be. That is what
+        its producer sent, not damage: its header answers for it.
+        """
+        try:
+            for record in records.iterate(batch, limit_bytes=DECOMPRESSED_BYTES_MAX):
+                if record.offset >= self.start_offset:
+                    yield TimedOffset(record.offset, record.timestamp)
+        except CorruptData:
+            yield TimedOffset(max(header.base_offset, self.start_offset), header.max_timestamp)
 
 
 def _opened(file: File, view: SegmentView, header: BatchHeader, position: int) -> bytes:
@@ -107,8 +113,3 @@ def _opened(file: File, view: SegmentView, header: BatchHeader, position: int) -
         raise CorruptData(f"{view.log_path} ends inside the batch at {position}")
     check_stored(batch, header, 0, f"{view.log_path} at {position}")
     return batch
-
-
-def _times(batch: bytes) -> list[tuple[Offset, int]]:
-    opened = records.iterate(batch, limit_bytes=DECOMPRESSED_BYTES_MAX)
-    return [(record.offset, record.timestamp) for record in opened]

@@ -10,7 +10,7 @@ from struct import Struct
 
 from penstock.config.topic import CleanupPolicy, TimestampType, TopicConfig
 from penstock.errors import ApiError, CorruptData, ErrorCode
-from penstock.limits import DECOMPRESSED_BYTES_MAX, LONG_MAX
+from penstock.limits import DECOMPRESSED_BYTES_MAX, LONG_MAX, RECORDS_CHECKED_MAX
 from penstock.protocol import records
 from penstock.protocol.batches import (
     BATCH_LENGTH_AT,
@@ -105,7 +105,7 @@ def check_batch(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms:
     _check_shape(header)
     _check_timestamps(batch, header, config, now_ms)
     if COMPACT in config.cleanup_policy:
-        _check_keys(batch)
+        _check_keys(batch, header)
 
 
 def _check_shape(header: BatchHeader) -> None:
@@ -147,7 +147,18 @@ def _check_timestamps(batch: Buffer, header: BatchHeader, config: TopicConfig, n
             records=_at_fault(batch, lambda time: time - now_ms > config.timestamp_after_max_ms),
         )
     if config.timestamp_before_max_ms != LONG_MAX:
+        _require_few(header)
         _check_oldest(batch, now_ms - config.timestamp_before_max_ms)
+
+
+def _require_few(header: BatchHeader) -> None:
+    """What is done for every record is done while everybody else waits."""
+    if header.record_count > RECORDS_CHECKED_MAX:
+        raise ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {header.record_count} records is too many to check one by one here; "
+            f"at most {RECORDS_CHECKED_MAX} are taken",
+        )
 
 
 def _check_oldest(batch: Buffer, oldest_allowed: int) -> None:
@@ -165,7 +176,8 @@ def _at_fault(batch: Buffer, is_wrong: Callable[[int], bool]) -> tuple[int, ...]
     return tuple(number for number, record in enumerate(_opened(batch)) if is_wrong(record.timestamp))
 
 
-def _check_keys(batch: Buffer) -> None:
+def _check_keys(batch: Buffer, header: BatchHeader) -> None:
+    _require_few(header)
     try:
         missing = records.keys_missing(batch)
     except CorruptData as error:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
-from penstock.errors import CorruptData, ErrorCode
+from penstock.errors import CorruptData, ErrorCode, StorageFailed
 from penstock.host.disk import Disk, Stored
 from penstock.limits import INDEX_BYTES_KEPT_MAX
 from penstock.log.data_directory import DataDirectory
@@ -116,7 +116,7 @@ class Partitions:
         name = TopicPartition(topic.name, state.index)
         try:
             recovered = open_log(self._disk, self._directory.folder_of(name), log_settings(config))
-        except CorruptData as damage:
+        except (CorruptData, StorageFailed) as damage:
             partition = self._add(topic, state, self._new_log(name, config), config)
             partition.go_offline(str(damage))
             return partition, None

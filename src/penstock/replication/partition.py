@@ -220,13 +220,17 @@ class Partition:
 
     # Removing
 
-    def delete_before(self, offset: Offset) -> None:
-        """DeleteRecords. The new start counts once the shell has stored `log.start_file()`."""
+    def require_deletable(self, offset: Offset) -> None:
+        """ApiError unless records may be deleted up to `offset`."""
         if not 0 <= offset <= self.high_watermark:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"cannot delete up to offset {offset}; the high watermark is {self.high_watermark}",
             )
+
+    def delete_before(self, offset: Offset) -> None:
+        """The log begins here from now on. The shell has made that survive a crash."""
+        self.require_deletable(offset)
         if offset > self.log.log_start_offset:
             self.log.advance_start(offset)
 

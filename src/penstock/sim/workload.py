@@ -223,11 +223,10 @@ class SimAdministrator:
         start, high = partition.log.log_start_offset, partition.high_watermark
         if partition.read_only is not None or start >= high:
             return
-        partition.delete_before(Offset(self._random.randint(start + 1, high)))
-        asked = partition.log.log_start_offset
+        asked = Offset(self._random.randint(start + 1, high))
         life.world.trace(f"delete {self.topic} below {asked}")
         try:
-            await life.storage.store_start(partition)
-        except (StorageFull, StorageFailed):
+            await life.storage.delete_before(partition, asked)
+        except (ApiError, StorageFull, StorageFailed):
             return
         history.start_acknowledged = max(history.start_acknowledged, asked)

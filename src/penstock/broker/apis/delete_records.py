@@ -34,20 +34,20 @@ from penstock.types import NO_OFFSET, Offset, TopicPartition
 UP_TO_HIGH_WATERMARK = -1
 
 
-class StartStore(Protocol):
-    async def store_start(self, partition: Partition) -> None:
-        """Return once the start of the log is on disk.
+class RecordDeleter(Protocol):
+    async def delete_before(self, partition: Partition, offset: Offset) -> None:
+        """Return once the log begins at `offset`, if not later, and will after a crash.
 
-        ApiError, StorageFull or StorageFailed: it is not, and may be lost in a crash.
+        ApiError, StorageFull or StorageFailed: it begins where it did.
         """
         ...
 
 
 class DeleteRecords:
-    def __init__(self, cluster: Cluster, partitions: Partitions, janitor: StartStore) -> None:
+    def __init__(self, cluster: Cluster, partitions: Partitions, deleter: RecordDeleter) -> None:
         self._cluster = cluster
         self._partitions = partitions
-        self._janitor = janitor
+        self._deleter = deleter
 
     async def __call__(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
         offsets = {
@@ -66,9 +66,9 @@ class DeleteRecords:
     ) -> DeleteRecordsPartitionResult:
         try:
             partition = self._found(name, context)
-            start = _delete(partition, offset)
-            if start > 0:  # a log starts at 0 by itself, and may not even have a folder yet
-                await self._janitor.store_start(partition)
+            wanted = partition.high_watermark if offset == UP_TO_HIGH_WATERMARK else Offset(offset)
+            await self._deleter.delete_before(partition, wanted)
+            start = partition.log.log_start_offset
         except ApiError as refusal:
             return DeleteRecordsPartitionResult(name.partition, NO_OFFSET, refusal.code)
         except (StorageFull, StorageFailed):
@@ -90,9 +90,3 @@ class DeleteRecords:
         if partition.config.cleanup_policy == {CleanupPolicy.COMPACT}:
             raise ApiError(ErrorCode.POLICY_VIOLATION, f"{name.topic} is only compacted")
         return partition
-
-
-def _delete(partition: Partition, offset: int) -> Offset:
-    """The start of the log afterwards."""
-    partition.delete_before(partition.high_watermark if offset == UP_TO_HIGH_WATERMARK else Offset(offset))
-    return partition.log.log_start_offset

@@ -31,16 +31,20 @@ async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
 
 
 class Janitor:
-    """Remembers the start each partition had when it was stored, or fails."""
+    """Remembers the start each partition was given, or fails."""
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.stored: list[tuple[str, Offset]] = []
         self._failure = failure
 
-    async def store_start(self, partition: Partition) -> None:
+    async def delete_before(self, partition: Partition, offset: Offset) -> None:
+        partition.require_deletable(offset)
+        if offset <= partition.log.log_start_offset:
+            return
         if self._failure is not None:
             raise self._failure
-        self.stored.append((str(partition.name), partition.log.log_start_offset))
+        self.stored.append((str(partition.name), offset))
+        partition.delete_before(offset)
 
 
 async def deleted(
