@@ -5,7 +5,7 @@
 # container the broker listens on every address and cannot know its name outside. Listening beyond
 # loopback without TLS needs --insecure; for TLS give a config file instead (docs/configuration.md):
 #
-#   docker run ... -v "$PWD/penstock.toml":/etc/penstock.toml penstock penstock serve --config /etc/penstock.toml
+#   docker run ... -v "$PWD/penstock.toml":/etc/penstock.toml penstock penstock serve --data-dir /data --config /etc/penstock.toml
 
 FROM python:3.13-slim AS build
 WORKDIR /build

@@ -138,8 +138,10 @@ INDEX_BYTES_KEPT_MAX = 64 * MIB
 RETENTION_CHECK_MS = 5 * MINUTE_MS
 FILE_DELETE_DELAY_MS = 1 * MINUTE_MS
 # Set aside on disk: deleting topics and records, and starting, must work when nothing else is left.
-DISK_RESERVE_BYTES = 4 * MIB
-DISK_RESERVE_CHECK_MS = 10 * SECOND_MS
+DISK_RESERVE_BYTES = 1 * MIB
+# While the disk is full, that is said this often.
+DISK_FULL_SAID_MS = 30 * SECOND_MS
+DISK_RESERVE_CHECK_MS = 2 * SECOND_MS
 # A checkpoint is due after so many bytes or so much time: a restart scans no more than that.
 CHECKPOINT_BYTES = 64 * MIB
 CHECKPOINT_MS = 5 * SECOND_MS

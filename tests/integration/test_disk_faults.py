@@ -3,8 +3,10 @@
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tests.integration.broker_process import BrokerProcess, eventually
 from tests.integration.disk_faults import failing_sync, power_cut_disk, small_disk
@@ -49,7 +51,7 @@ class Ledger:
             self.acknowledged[offset] = value
 
 
-def _quiet() -> object:
+def _quiet() -> Any:
     logger = logging.getLogger("librdkafka")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
@@ -157,6 +159,7 @@ def test_a_full_disk_refuses_and_resumes_without_losing_anything(tmp_path: Path)
                 return bool(ledger.refused)
 
             eventually(is_full, seconds_max=30)
+            assert broker.stderr.count("storage.full") == 1, "the operator is told, once"
             assert_kept(ledger.acknowledged, stored(broker.bootstrap))
             ballast.unlink()
             ledger.refused.clear()
@@ -166,5 +169,34 @@ def test_a_full_disk_refuses_and_resumes_without_losing_anything(tmp_path: Path)
             assert broker.stop() == 0
             broker.start()
             assert_kept(ledger.acknowledged, stored(broker.bootstrap))
+        finally:
+            broker.kill()
+
+
+def test_a_full_disk_can_be_freed_through_the_broker(tmp_path: Path) -> None:
+    """Deleting records and starting again need room themselves: some is set aside for that."""
+    with small_disk(tmp_path, megabytes=12) as disk:
+        broker = BrokerProcess(disk / "data")
+        broker._stderr_path = tmp_path / "broker.stderr"
+        broker.start()
+        try:
+            eventually((disk / "data" / "reserve").exists)
+            ledger = Ledger(broker.bootstrap, **{"message.timeout.ms": 2000})
+
+            def is_full() -> bool:
+                ledger.send(20, size=100_000)
+                return bool(ledger.refused)
+
+            eventually(is_full, seconds_max=30)
+            kept = dict(ledger.acknowledged)
+            broker.kill()
+            broker.start()
+            assert_kept(kept, stored(broker.bootstrap))
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap, "logger": _quiet()})
+            (outcome,) = admin.delete_records([TopicPartition(TOPIC, 0, max(kept) + 1)]).values()
+            assert outcome.result(10).low_watermark == max(kept) + 1
+            after = Ledger(broker.bootstrap)
+            after.send(5, size=1000)
+            assert not after.refused, "what was deleted made room"
         finally:
             broker.kill()

@@ -15,8 +15,11 @@ ZSTD_SINCE: Final = 7
 
 
 class Appending:
-    def __init__(self, on_storage_failed: Callable[[StorageFailed], None]) -> None:
-        self._on_storage_failed = on_storage_failed
+    def __init__(
+        self, on_full: Callable[[StorageFull], None], on_failed: Callable[[StorageFailed], None]
+    ) -> None:
+        self._on_full = on_full
+        self._on_failed = on_failed
 
     def append(
         self,
@@ -33,9 +36,10 @@ class Appending:
         try:
             return partition.append(records, now_ms)
         except StorageFull as full:
+            self._on_full(full)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(full)) from full
         except StorageFailed as failure:
-            self._on_storage_failed(failure)
+            self._on_failed(failure)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)) from failure
         except ApiError as refusal:
             if refusal.code is ErrorCode.INVALID_TXN_STATE and request.transactional_id is None:

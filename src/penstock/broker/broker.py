@@ -41,7 +41,7 @@ from penstock.limits import (
     SHUTDOWN_MS_MAX,
     TLS_RELOAD_CHECK_MS,
 )
-from penstock.log.data_directory import DataDirectory, open_directory
+from penstock.log.data_directory import DataDirectory, open_directory, refuse_strangers
 from penstock.metadata.image import ClusterImage, Endpoint, apply, image_of
 from penstock.metadata.keys import Keys
 from penstock.metadata.sqlite import SqliteStore
@@ -151,11 +151,17 @@ def _open_directory(
     config: BrokerConfig, world: World, stack: AsyncExitStack
 ) -> tuple[DataDirectory, MetadataStore]:
     path = config.node.data_dir
+    refuse_strangers(world.disk, path)
     world.disk.make_folder(path)
     stack.callback(FolderLock(path).release)
     directory = open_directory(world.disk, path, config.node.node_id, world.randomness)
     if world.disk.space(path).usable_bytes < DISK_RESERVE_BYTES:
         directory.release_reserve()
+    if not world.disk.exists(directory.metadata_path) and directory.partitions_on_disk():
+        raise CorruptData(
+            f"{directory.metadata_path} is missing although {directory.logs_path} holds records: "
+            "restore it from a backup, or move the logs away to begin anew"
+        )
     store = SqliteStore(directory.metadata_path)
     stack.callback(store.close)
     return directory, store

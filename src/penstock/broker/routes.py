@@ -86,7 +86,11 @@ def _data_routes(parts: Parts) -> list[Route]:
     return [
         # Kafka serves Produce from version 3 and says 0: old librdkafka takes a higher minimum to
         # mean that the broker knows no compression.
-        Route(PRODUCE, Produce(partitions, Appending(storage.fail), parts.clock), oldest_advertised=0),
+        Route(
+            PRODUCE,
+            Produce(partitions, Appending(storage.note_full, storage.fail), parts.clock),
+            oldest_advertised=0,
+        ),
         Route(FETCH, fetch),
         Route(LIST_OFFSETS, ListOffsets(partitions, parts.pool)),
         Route(OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(partitions)),

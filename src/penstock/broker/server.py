@@ -1,6 +1,7 @@
 """Listens, keeps the list of connections, and ends those that stall."""
 
 import asyncio
+import os
 from collections import Counter
 from functools import partial
 from ssl import SSLContext
@@ -53,9 +54,10 @@ class Server:
                 start_serving=False,
             )
         except OSError as error:
-            reason = error.strerror or str(error)
+            reason = os.strerror(error.errno).lower() if error.errno else str(error)
             raise ConfigError(
-                f"cannot listen on {listener.host}:{listener.port} for listener {listener.name}: {reason}"
+                f"cannot listen on {listener.host}:{listener.port} for listener {listener.name}: {reason}. "
+                "Choose another address with --kafka or `listeners`"
             ) from error
         self._servers.append(server)
         return listener.bound_to(server.sockets[0].getsockname()[1])

@@ -14,7 +14,7 @@ from penstock.config.topic import FlushPolicy
 from penstock.errors import CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock
 from penstock.host.worker import Worker
-from penstock.limits import CHECKPOINT_PARTITIONS_AT_ONCE, STORAGE_TICK_MS
+from penstock.limits import CHECKPOINT_PARTITIONS_AT_ONCE, DISK_FULL_SAID_MS, STORAGE_TICK_MS
 from penstock.log.data_directory import DataDirectory
 from penstock.metadata.image import ClusterImage
 from penstock.observability.logs import Log
@@ -47,6 +47,7 @@ class Storage:
         self.retention = Retention(directory.disk, self._worker, clock, log)
         self.partitions = Partitions(directory, config(), self._written)
         self._flush_due: dict[Partition, float] = {}
+        self._full_said_at = -float("inf")
 
     # Opening and closing
 
@@ -69,7 +70,7 @@ class Storage:
                 partition.log.close_files()
             if recovered is None:
                 self._log.error("partition.damaged", partition=partition.name, reason=partition.offline)
-            elif recovered.scanned_bytes or recovered.cut_bytes:
+            elif recovered.cut_bytes or partition.log.recovery_point < partition.log.log_end_offset:
                 self._log.info(
                     "partition.recovered",
                     partition=partition.name,
@@ -208,6 +209,13 @@ class Storage:
             return await self._worker.run(job)
 
     # Failing
+
+    def note_full(self, full: StorageFull) -> None:
+        """There is no room for what a client sent: said now and then, not for every batch."""
+        now = self._clock.monotonic()
+        if (now - self._full_said_at) * 1000 >= DISK_FULL_SAID_MS:
+            self._full_said_at = now
+            self._log.warning("storage.full", reason=str(full))
 
     def fail(self, failure: StorageFailed) -> None:
         """The disk broke a promise: nothing more is written to it, and nothing is retried."""

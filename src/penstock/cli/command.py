@@ -77,11 +77,16 @@ def client_command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def settings_of(items: Sequence[str], option: str) -> dict[str, str]:
-    """Repeated key=value options."""
-    settings = {}
+    """Repeated key=value options, of which the last for a key counts."""
+    return dict(pairs_of(items, option))
+
+
+def pairs_of(items: Sequence[str], option: str) -> list[tuple[str, str]]:
+    """Repeated key=value options, where a key may come more than once."""
+    pairs = []
     for item in items:
         key, separator, value = item.partition("=")
         if not separator or not key.strip():
             raise typer.BadParameter(f"{item!r} is not key=value", param_hint=option)
-        settings[key.strip()] = value
-    return settings
+        pairs.append((key.strip(), value))
+    return pairs

@@ -14,6 +14,7 @@ from typing import Final
 
 from penstock.errors import CommandFailed, ConfigError, CorruptData, StorageFailed, StorageFull
 
+EXIT_INTERRUPTED: Final = 130
 BROKER_COMMANDS: Final = {"serve": "penstock.cli.serve", "check-config": "penstock.cli.check_config"}
 
 
@@ -26,6 +27,8 @@ def main() -> None:
             import_module("penstock.cli.client_app").app()
     except (CommandFailed, ConfigError, CorruptData, StorageFailed, StorageFull) as problem:
         sys.exit(f"penstock: {problem}")
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
 
 
 if __name__ == "__main__":

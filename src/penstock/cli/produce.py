@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
-from penstock.cli.command import client_command, examples, settings_of
+from penstock.cli.command import client_command, examples, pairs_of
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def produce(
     from penstock.cli.record_input import ANY_PARTITION, Outgoing, json_records, plain_records
 
     _refuse_contradictions(value, key, key_separator, file, as_json)
-    headers = tuple((name, os.fsencode(text)) for name, text in settings_of(header or (), "--header").items())
+    headers = tuple((name, os.fsencode(text)) for name, text in pairs_of(header or (), "--header"))
     number = ANY_PARTITION if partition is None else partition
     pattern = Outgoing(None, None if key is None else os.fsencode(key), headers, number)
     state = find_or_make_topic(broker, topic)

@@ -29,7 +29,9 @@ class HttpServer:
             )
         except OSError as error:
             reason = os.strerror(error.errno).lower() if error.errno else str(error)
-            raise ConfigError(f"cannot listen on {address} for HTTP: {reason}") from error
+            raise ConfigError(
+                f"cannot listen on {address} for HTTP: {reason}. Choose another address with --http"
+            ) from error
         self.address = Address(address.host, self._socket.getsockname()[1])
         """With its real port."""
 

@@ -119,16 +119,23 @@ class DataDirectory:
         self.disk.store([Stored(f"{self.path}/{CLEAN_FILE}", b"")])
 
 
+def refuse_strangers(disk: Disk, path: str) -> None:
+    """CorruptData if the folder holds something else than ours. Changes nothing."""
+    if not disk.exists(path) or disk.exists(f"{path}/{IDENTITY_FILE}"):
+        return
+    strangers = [name for name in disk.list_folder(path) if name not in IGNORED_WHEN_EMPTY]
+    if strangers:
+        raise CorruptData(
+            f"{path} is not empty and has no {IDENTITY_FILE}: it is not a Penstock data directory. "
+            f"Choose an empty folder with --data-dir (found {strangers[0]!r})"
+        )
+
+
 def open_directory(disk: Disk, path: str, node_id: NodeId, randomness: Randomness) -> DataDirectory:
     """Make a new data directory, or check an existing one. Blocks."""
+    refuse_strangers(disk, path)
     disk.make_folder(f"{path}/{LOGS_FOLDER}")
     if not disk.exists(f"{path}/{IDENTITY_FILE}"):
-        strangers = [name for name in disk.list_folder(path) if name not in IGNORED_WHEN_EMPTY]
-        if strangers:
-            raise CorruptData(
-                f"{path} is not empty and has no {IDENTITY_FILE}: it is not a Penstock data directory. "
-                f"Choose an empty folder with --data-dir (found {strangers[0]!r})"
-            )
         identity = Identity(
             format=FORMAT_VERSION,
             cluster_id=_new_id(randomness),
