@@ -175,11 +175,11 @@ class BrokerProcess:
         return size_of_files(self.data_dir / under)
 
 
-def size_of_files(folder: Path) -> int:
-    """Bytes of all files below a folder, of which some may be vanishing."""
+def size_of_files(folder: Path, ending: str = "") -> int:
+    """Bytes of all files below a folder whose names end so; some may be vanishing."""
     total = 0
     for parent, _, names in os.walk(folder):  # unlike rglob, it passes over a folder that is gone
-        for name in names:
+        for name in filter(lambda name: name.endswith(ending), names):
             with suppress(FileNotFoundError):
                 total += os.stat(f"{parent}/{name}").st_size
     return total

@@ -243,7 +243,7 @@ def test_a_consumer_beyond_what_was_removed_is_told_so() -> None:
 
 
 def data_bytes(data_dir: Path) -> int:
-    return sum(path.stat().st_size for path in data_dir.rglob("*.log"))
+    return size_of_files(data_dir / "logs", ending=".log")
 
 
 def test_a_waiting_fetch_is_answered_as_soon_as_the_record_is_safe(bootstrap: str, topic: str) -> None:
