@@ -28,6 +28,24 @@ TOPIC_NAME_CHARACTERS_MAX = 249
 # A setting's value must fit Kafka's short string.
 CONFIG_VALUE_BYTES_MAX = SHORT_MAX
 
+# Coordinators -----------------------------------------------------------------------------------
+
+# Changes of state that gathered during a flush are appended in batches of about this size.
+STATE_BATCH_BYTES_MAX = 512 * KIB
+# All that one command may change: it is one batch, or it would not be all or nothing.
+STATE_COMMAND_BYTES_MAX = 16 * MIB
+# What the members of one group tell and are told, all together: it is written as one record.
+GROUP_METADATA_BYTES_MAX = 8 * MIB
+# Members of one group, unless the operator says otherwise; Kafka sets no limit to classic groups.
+GROUP_MEMBERS_MAX = 10_000
+# A note beside a committed offset.
+OFFSET_METADATA_BYTES_MAX = 4 * KIB
+# How often members of the new protocol report: while nothing changes, while partitions change hands,
+# and at the most for groups so large that heartbeats would keep the broker busy.
+CONSUMER_HEARTBEAT_MS = 1 * SECOND_MS
+CONSUMER_HEARTBEAT_REBALANCING_MS = 200
+CONSUMER_HEARTBEAT_MS_MAX = 5 * SECOND_MS
+
 # Requests ---------------------------------------------------------------------------------------
 
 # The size a client announces is compared with this before a byte is set aside for it.

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from penstock.config.broker_settings import LISTENER_PREFIX
+from penstock.config.groups import GroupConfig
 from penstock.config.layers import NOTHING, NOTHING_GIVEN, Given, value_of
 from penstock.config.listeners import (
     Address,
@@ -84,6 +85,7 @@ class BrokerConfig(NamedTuple):
     network: NetworkConfig
     fetch: FetchConfig
     log: LogConfig
+    groups: GroupConfig
     topic_defaults: TopicConfig
 
     @classmethod
@@ -101,6 +103,7 @@ class BrokerConfig(NamedTuple):
             network=_network(given),
             fetch=_fetch(given),
             log=_log(given),
+            groups=GroupConfig.of(given),
             topic_defaults=TopicConfig.defaults(given),
         )
 

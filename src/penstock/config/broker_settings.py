@@ -5,6 +5,7 @@ topics' declarations, so that a default or a bound is written down once. They ca
 the broker runs; of the rest only those whose reader asks again each time.
 """
 
+from penstock.config.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
 from penstock.config.setting import ConfigType, Rule, Setting, by_name
 from penstock.config.topic_settings import TOPIC_SETTINGS
 from penstock.limits import (
@@ -278,6 +279,8 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
     ("Topics", _TOPICS),
     ("Network and fetching", _NETWORK),
     ("Log", _LOG),
+    ("Consumer groups", GROUP_SETTINGS),
+    ("Committed offsets", OFFSET_SETTINGS),
     ("Defaults of topics", _TOPIC_DEFAULTS),
 )
 

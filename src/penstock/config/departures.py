@@ -40,6 +40,15 @@ DEPARTURES = {
     "max.connections": Departure(
         "2147483647", "Each connection costs memory and a file descriptor, of which there are fewer."
     ),
+    "group.max.size": Departure(
+        "2147483647", "A group is written as one record, so it cannot grow without limit."
+    ),
+    "group.consumer.max.size": Departure("2147483647", "As group.max.size, so that groups can migrate."),
+    "group.consumer.heartbeat.interval.ms": Departure(
+        "5000",
+        "Members learn of a change when they report next: a rebalance is over in a second or two."
+        " Groups of more than a thousand members report less often by themselves.",
+    ),
 }
 
 KAFKA_HAS_NOT = frozenset(
@@ -50,6 +59,7 @@ KAFKA_HAS_NOT = frozenset(
         "log.retention.topic.bytes",
         "metadata.store",
         "http.listener",
+        "group.consumer.rebalance.heartbeat.interval.ms",
         # Kafka 4 removed it; tools still read it to learn the version.
         "inter.broker.protocol.version",
     }

@@ -103,6 +103,20 @@ ssl.keystore.type JKS
 ssl.truststore.location null
 ssl.truststore.type JKS
 unclean.leader.election.enable false
+group.consumer.assignors uniform,range
+group.consumer.heartbeat.interval.ms 5000
+group.consumer.max.size 2147483647
+group.consumer.migration.policy bidirectional
+group.consumer.session.timeout.ms 45000
+group.initial.rebalance.delay.ms 3000
+group.max.session.timeout.ms 1800000
+group.max.size 2147483647
+group.min.session.timeout.ms 6000
+offset.metadata.max.bytes 4096
+offsets.retention.check.interval.ms 600000
+offsets.retention.minutes 10080
+offsets.topic.num.partitions 50
+offsets.topic.segment.bytes 104857600
 """
 
 

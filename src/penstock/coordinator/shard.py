@@ -1,0 +1,234 @@
+"""One partition of an internal topic and the state machine that lives on it.
+
+A command reads the state and returns an outcome: records and replies. The records are replayed into
+the state at once, so that the next command builds on them; the replies wait until the records are
+below the high watermark. A command without records waits too, for everything before it: whatever
+a client is told stays true after a crash.
+
+Rule 1: nothing is awaited here. Appending is a call, and the partition calls back when it is safe.
+Rule 2: while an append is on its way to the disk, outcomes gather; they become the next append. So
+        a thousand commands during one flush cost one batch.
+Rule 3: there is no way back. If an append fails, everybody who waits is refused and the state is
+        thrown away; the shell loads it again from the log, which is the truth.
+"""
+
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+from typing import Generic, Protocol, TypeVar
+
+from penstock.coordinator.outcome import Now, Outcome, Pending, Reply, StateRecord
+from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull
+from penstock.limits import STATE_BATCH_BYTES_MAX
+from penstock.protocol.records import Record, build_batch
+from penstock.replication.partition import Partition
+from penstock.replication.waiting import ProduceWait
+from penstock.types import NO_OFFSET, Offset
+
+
+class StateMachine(Protocol):
+    def replay(self, record: StateRecord, timestamp_ms: int) -> None:
+        """Apply one record, its own or one from the log. Never fails: what it cannot use it skips."""
+        ...
+
+    def loaded(self, now: Now) -> Outcome:
+        """Everything in the log has been replayed: timers may begin."""
+        ...
+
+    def due(self) -> float | None:
+        """The monotonic time at which `expire` has something to do; None if there is none."""
+        ...
+
+    def expire(self, now: Now) -> Outcome: ...
+
+    def parked(self) -> Iterable[Pending]:
+        """Clients whose answer depends on something that has not happened yet."""
+        ...
+
+
+State = TypeVar("State", bound=StateMachine)
+Command = Callable[[State, Now], Outcome]
+
+
+class Phase(Enum):
+    LOADING = auto()
+    ACTIVE = auto()
+    BROKEN = auto()
+    """The state was thrown away and must be loaded again."""
+    ENDED = auto()
+    """This broker does not coordinate this partition any more."""
+
+
+REFUSALS = {
+    Phase.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    Phase.BROKEN: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    Phase.ENDED: ErrorCode.NOT_COORDINATOR,
+}
+
+
+class Shell(Protocol):
+    """What a shard needs from whoever runs it."""
+
+    def now(self) -> Now: ...
+
+    def due_changed(self, due: float | None) -> None:
+        """Call `tick` at this time, and not at the one said before."""
+        ...
+
+    def broken(self, reason: Exception) -> None:
+        """The state is gone; load it again."""
+        ...
+
+
+class Shard(Generic[State]):
+    def __init__(self, partition: Partition, new_state: Callable[[], State], shell: Shell) -> None:
+        self.partition = partition
+        self.phase = Phase.LOADING
+        self._new_state = new_state
+        self._shell = shell
+        self._state = new_state()
+        self._due: float | None = None
+        self._gathered: list[Outcome] = []
+        """Replayed, and not yet appended."""
+        self._written: list[Reply] = []
+        """Of commands whose records are in the log and not yet safe."""
+        self._wait: ProduceWait | None = None
+        """For them; None while nothing is on its way to the disk."""
+
+    # Loading
+
+    def begin_loading(self) -> State:
+        """An empty state to replay the log into; nobody sees it before `end_loading`."""
+        assert self.phase is not Phase.ENDED, "a shard that ended is not loaded"
+        self.phase = Phase.LOADING
+        self._state = self._new_state()
+        return self._state
+
+    def end_loading(self) -> None:
+        self.phase = Phase.ACTIVE
+        self._take(self._state.loaded(self._shell.now()))
+
+    def end(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
+        """The partition is gone, or another's."""
+        self._discard(Phase.ENDED, code)
+
+    # Commands
+
+    def execute(self, command: Command[State], pending: Pending) -> None:
+        """Decide now; `pending` is answered when the decision is safe, or later if it says so."""
+        if self.phase is not Phase.ACTIVE:
+            pending.refuse(REFUSALS[self.phase])
+            return
+        try:
+            outcome = command(self._state, self._shell.now())
+        except ApiError as refusal:
+            outcome = Outcome(replies=(pending.refusal(refusal.code, refusal.detail),))
+        self._take(outcome)
+
+    def tick(self) -> None:
+        """The time that `due_changed` named has come."""
+        if self.phase is Phase.ACTIVE:
+            self._due = None
+            self._take(self._state.expire(self._shell.now()))
+
+    def _take(self, outcome: Outcome) -> None:
+        now_ms = self._shell.now().wall_ms if outcome.records else 0
+        for record in outcome.records:
+            self._state.replay(record, now_ms)
+        self._gathered.append(outcome)
+        if self._wait is None:
+            self._write()
+        if self.phase is Phase.ACTIVE:
+            self._announce_due()
+
+    def _announce_due(self) -> None:
+        due = self._state.due()
+        if due != self._due:
+            self._due = due
+            self._shell.due_changed(due)
+
+    # Becoming safe
+
+    def _write(self) -> None:
+        """Append what has gathered, and wait for the disk; answer at once what needs no disk."""
+        while self._gathered and self._wait is None:
+            gathered, self._gathered = self._gathered, []
+            self._written = [reply for outcome in gathered for reply in outcome.replies]
+            end = NO_OFFSET
+            try:
+                for records in _in_batches(gathered):
+                    end = self._append(records)
+            except (ApiError, StorageFull, StorageFailed) as failure:
+                self._break(failure)
+                return
+            if end > self.partition.high_watermark:
+                self._wait = ProduceWait(float("inf"), self._wait_over)
+                self.partition.produce_waits.add(end, self._wait, 0)
+            else:
+                self._answer()
+
+    def _append(self, records: list[StateRecord]) -> Offset:
+        now_ms = self._shell.now().wall_ms
+        batch = build_batch(Record(NO_OFFSET, now_ms, record.key, record.value) for record in records)
+        return self.partition.append(memoryview(bytearray(batch)), now_ms).end_offset
+
+    def _wait_over(self, wait: ProduceWait) -> None:
+        if wait is not self._wait:
+            return  # that state was thrown away meanwhile
+        if wait.errors:
+            self._break(ApiError(next(iter(wait.errors.values()))))
+            return
+        self._wait = None
+        self._answer()
+        self._write()
+
+    def _answer(self) -> None:
+        written, self._written = self._written, []
+        for pending, content in written:
+            pending.answer(content)
+
+    # Failing
+
+    def _break(self, failure: ApiError | StorageFull | StorageFailed) -> None:
+        self._discard(Phase.BROKEN, _refusal_for(failure))
+        self._shell.broken(failure)
+
+    def _discard(self, phase: Phase, code: ErrorCode) -> None:
+        waiting = [reply.pending for reply in self._written]
+        waiting += [reply.pending for outcome in self._gathered for reply in outcome.replies]
+        waiting += self._state.parked()
+        self.phase = phase
+        self._state = self._new_state()
+        self._written, self._gathered = [], []
+        self._wait = None
+        self._due = None
+        self._shell.due_changed(None)
+        for pending in waiting:
+            if not pending.is_answered:
+                pending.refuse(code)
+
+
+def _in_batches(outcomes: Iterable[Outcome]) -> Iterable[list[StateRecord]]:
+    """The records of these outcomes, those of one outcome together."""
+    batch: list[StateRecord] = []
+    size = 0
+    for records, _ in outcomes:
+        if not records:
+            continue
+        added = sum(len(key) + len(value or b"") for key, value in records)
+        if batch and size + added > STATE_BATCH_BYTES_MAX:
+            yield batch
+            batch, size = [], 0
+        batch.extend(records)
+        size += added
+    if batch:
+        yield batch
+
+
+def _refusal_for(failure: ApiError | StorageFull | StorageFailed) -> ErrorCode:
+    """What clients of a coordinator understand: to look for it again."""
+    if isinstance(failure, ApiError) and failure.code is ErrorCode.MESSAGE_TOO_LARGE:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    if isinstance(failure, StorageFailed):
+        return ErrorCode.NOT_COORDINATOR
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE
+

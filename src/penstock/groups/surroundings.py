@@ -1,0 +1,47 @@
+"""What the decisions about groups take from outside, as plain values and calls."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from penstock.config.groups import GroupConfig
+from penstock.coordinator.timers import Timers
+from penstock.metadata.image import Topic
+from penstock.types import TopicId
+
+
+class TimerKey(NamedTuple):
+    kind: str
+    """One of the names below: what to do when it expires."""
+    group_id: str
+    member_id: str = ""
+
+
+class Topics(NamedTuple):
+    """The topics there are."""
+
+    by_name: Mapping[str, Topic]
+    by_id: Mapping[TopicId, Topic]
+
+
+class Client(NamedTuple):
+    """Who asks, as far as members are shown to people."""
+
+    client_id: str
+    host: str
+
+
+class Surroundings:
+    __slots__ = ("config", "draw_member_id", "timers", "topics")
+
+    def __init__(
+        self,
+        config: Callable[[], GroupConfig],
+        topics: Callable[[], Topics],
+        draw_member_id: Callable[[], str],
+    ) -> None:
+        self.config = config
+        """As it is now: it can be changed while groups live."""
+        self.topics = topics
+        self.draw_member_id = draw_member_id
+        """A text that nobody can guess, as a UUID."""
+        self.timers: Timers[TimerKey] = Timers()
