@@ -34,10 +34,17 @@ CONFIG_VALUE_BYTES_MAX = SHORT_MAX
 STATE_BATCH_BYTES_MAX = 512 * KIB
 # All that one command may change: it is one batch, or it would not be all or nothing.
 STATE_COMMAND_BYTES_MAX = 16 * MIB
+# A coordinator's log is read in pieces of this size, and after so many records others get a turn.
+LOAD_BYTES_AT_ONCE = 1 * MIB
+LOAD_RECORDS_PER_TURN = 200
+# After an append failed, the state is loaded again no sooner than this.
+COORDINATOR_RELOAD_MS = 1 * SECOND_MS
 # What the members of one group tell and are told, all together: it is written as one record.
 GROUP_METADATA_BYTES_MAX = 8 * MIB
 # Members of one group, unless the operator says otherwise; Kafka sets no limit to classic groups.
 GROUP_MEMBERS_MAX = 10_000
+# Groups that are looked through at once for offsets to forget.
+GROUPS_EXPIRED_PER_TURN = 200
 # A note beside a committed offset.
 OFFSET_METADATA_BYTES_MAX = 4 * KIB
 # How often members of the new protocol report: while nothing changes, while partitions change hands,
@@ -171,6 +178,21 @@ SYNC_FILES_BEFORE_SYNCFS = 4
 STORAGE_TICK_MS = 250
 # Threads that read what is not in memory.
 COLD_READ_THREADS = 4
+# How often compacted topics are looked at, and the memory that a cleaning may use for keys.
+CLEANER_BACKOFF_MS = 15 * SECOND_MS
+CLEANER_MEMORY_BYTES = 128 * MIB
+CLEANER_MEMORY_BYTES_MIN = 1 * MIB
+# One byte in so many of it notes which records are the last of their key.
+CLEANER_NOTES_SHARE = 8
+CLEANER_READ_BYTES = 1 * MIB
+CLEANER_WRITE_BYTES = 1 * MIB
+# What the cleaner wrote is synced every so many bytes: one sync of a gigabyte would delay all others.
+CLEANER_SYNC_BYTES = 16 * MIB
+# Segments that one cleaned segment may replace: taking it over happens in one turn of the loop.
+CLEANER_GROUP_SEGMENTS_MAX = 32
+# The process of the cleaner ends when it had nothing to do for so long.
+CLEANER_IDLE_MS_MAX = 1 * MINUTE_MS
+CLEANER_MESSAGE_BYTES_MAX = 16 * MIB
 
 # HTTP -------------------------------------------------------------------------------------------
 

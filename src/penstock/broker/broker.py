@@ -12,13 +12,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.broker.cleaner import ProcessCleaner
 from penstock.broker.cluster import Cluster
+from penstock.broker.compaction import Compaction
+from penstock.broker.compaction import Means as CleaningMeans
 from penstock.broker.connection import Shared
+from penstock.broker.coordination import Means
+from penstock.broker.group_coordinator import GroupCoordinator, group_shards
 from penstock.broker.quotas import NoQuotas, Quotas
 from penstock.broker.router import Router
 from penstock.broker.routes import Parts, add_routes
 from penstock.broker.server import Server
 from penstock.broker.storage import Storage
+from penstock.broker.topic_creation import TopicCreation
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Listener
 from penstock.controller.topics import Decision, bump_leader_epochs, register_broker
@@ -68,6 +74,7 @@ class RunningBroker:
         self.cluster = cluster
         self.storage = storage
         self.server = server
+        self.compaction: Compaction
         self.listeners: tuple[Listener, ...] = ()
         """With their real ports."""
         self.failure: str | None = None
@@ -111,9 +118,19 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
         broker = RunningBroker(cluster, storage, server)
         stack.callback(loop.set_exception_handler, loop.get_exception_handler())
         loop.set_exception_handler(_notice_bug(broker, world.log))
+        loaders = Tasks(_stop_on_failure(broker, world.log))
+        means = Means(
+            storage.partitions, pool, loaders, world.clock, world.log, storage.note_full, storage.fail
+        )
+        shards = group_shards(cluster, means, world.randomness)
+        stack.callback(shards.close)
+        stack.push_async_callback(loaders.stop)
+        creation = TopicCreation(cluster, world.clock, world.randomness)
         parts = Parts(
             cluster=cluster,
             storage=storage,
+            groups=GroupCoordinator(shards, cluster, creation),
+            creation=creation,
             directory=directory,
             pool=pool,
             tasks=tasks,
@@ -132,7 +149,13 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
         broker.listeners = await _listen(config, server, tls)
         await _register(cluster, config, broker.listeners, writer)
         background = Tasks(_stop_on_failure(broker, world.log))
+        cleaner = ProcessCleaner()
+        stack.push_async_callback(cleaner.rest)
+        means_of_cleaning = CleaningMeans(directory, workers[1], world.clock, world.log)
+        broker.compaction = Compaction(storage, lambda: cluster.config.cleaner, cleaner, means_of_cleaning)
+        broker.compaction.open()
         stack.push_async_callback(background.stop)
+        background.start(broker.compaction.run(), "compaction")
         background.start(storage.run(), "storage")
         background.start(storage.run_retention(), "retention")
         background.start(_keep_reserve(directory, workers[1], world.log), "reserve")

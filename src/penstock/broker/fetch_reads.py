@@ -175,6 +175,8 @@ class FetchReads:
         try:
             result = await self._pool.run(read.run)
         except (CorruptData, StorageFailed, StorageFull) as problem:
+            if partition is not None and not partition.log.is_current(read.segment):
+                return await self._read_again(entry, partition, read, gathered)
             if partition is not None and isinstance(problem, CorruptData):
                 self._on_damage(partition, problem)
             gathered.has_error = True
@@ -184,6 +186,19 @@ class FetchReads:
             return _refused(entry.key.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partition.log.keep_indexes(read, result)
         return _answer(partition, result.found, gathered)
+
+    async def _read_again(
+        self, entry: Wanted, partition: Partition, read: ColdRead, gathered: Gathered
+    ) -> PartitionData:
+        """The segment was rewritten or removed while it was read: what is there now says what is so."""
+        try:
+            found = partition.read(read.offset, read.bytes_max, at_least_one=read.at_least_one)
+        except ApiError as refusal:
+            gathered.has_error = True
+            return _refused(entry.key.partition, refusal.code)
+        if isinstance(found, ColdRead):
+            return await self._read_cold(entry, found, gathered)
+        return _answer(partition, found, gathered)
 
 
 def _parting(partition: Partition, params: FetchPartition) -> PartitionData | None:

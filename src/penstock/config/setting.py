@@ -133,6 +133,8 @@ def render(value: Value) -> str:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ",".join(value)
+    if isinstance(value, float):
+        return repr(value).replace("e+", "E")  # as Java writes what is very large
     return str(value)
 
 

@@ -231,4 +231,3 @@ def _refusal_for(failure: ApiError | StorageFull | StorageFailed) -> ErrorCode:
     if isinstance(failure, StorageFailed):
         return ErrorCode.NOT_COORDINATOR
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
-

@@ -103,6 +103,8 @@ class PartitionLog:
         """Where indexes of sealed segments are kept, shared with other logs."""
         self.birth: Stored | None = None
         """A file to write when the folder is made, saying whose it is."""
+        self.is_swapping = False
+        """A cleaned segment was decided on and those it stands for are still here: none may go."""
         self._folder_made = False
         self._dirty: list[Segment] = []
         self._dirty_folders: set[str] = set()
@@ -340,11 +342,17 @@ class PartitionLog:
             indexes=indexes,
         )
 
+    def is_current(self, view: SegmentView) -> bool:
+        """False if the segment was removed since the view was made, or rewritten by compaction."""
+        segment = self.segment_holding(view.base_offset)
+        is_same_size = segment.size_bytes == view.size_bytes or segment is self.active
+        return segment.base_offset == view.base_offset and is_same_size
+
     def keep_indexes(self, read: ColdRead, result: ColdResult) -> None:
         """Indexes that a worker thread loaded, for the next reader of the same segment."""
         segment = self.segment_holding(read.segment.base_offset)
-        if segment.base_offset != read.segment.base_offset:
-            return  # it was removed meanwhile
+        if not self.is_current(read.segment):
+            return
         if not segment.has_index:
             segment.install_indexes(*result.indexes)
         if segment is not self.active and self.shelf is not None:
@@ -429,6 +437,15 @@ class PartitionLog:
             for segment in doomed
             for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         ]
+
+    def replace_segments(self, old: Sequence[Segment], cleaned: Segment) -> None:
+        """Compaction rewrote these neighbours into one that covers the same offsets."""
+        first = self.segments.index(old[0])
+        assert self.segments[first : first + len(old)] == list(old), "they are neighbours"
+        assert old[-1] is not self.active, "the active segment stays"
+        for segment in old:
+            self._forget(segment)
+        self.segments = [*self.segments[:first], cleaned, *self.segments[first + len(old) :]]
 
     def advance_start(self, offset: Offset) -> None:
         assert self.log_start_offset <= offset <= self.log_end_offset

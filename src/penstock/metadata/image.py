@@ -42,7 +42,8 @@ from penstock.types import TopicId
 
 NO_NODE = -1
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+GROUP_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({GROUP_TOPIC, "__transaction_state", "__share_group_state"})
 """Kafka's own. Whoever creates one, clients are told that it is not for them."""
 
 K = TypeVar("K")

@@ -58,10 +58,17 @@ delete.topic.enable true
 fetch.max.bytes 57671680
 listener.security.protocol.map SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT
 listeners PLAINTEXT://:9092
+log.cleaner.backoff.ms 15000
+log.cleaner.dedupe.buffer.size 134217728
 log.cleaner.delete.retention.ms 86400000
+log.cleaner.enable true
+log.cleaner.io.buffer.load.factor 0.9
+log.cleaner.io.buffer.size 524288
+log.cleaner.io.max.bytes.per.second 1.7976931348623157E308
 log.cleaner.max.compaction.lag.ms 9223372036854775807
 log.cleaner.min.cleanable.ratio 0.5
 log.cleaner.min.compaction.lag.ms 0
+log.cleaner.threads 1
 log.cleanup.policy delete
 log.dir kafka-logs
 log.dirs null

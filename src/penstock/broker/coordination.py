@@ -1,0 +1,224 @@
+"""The shell around coordinators: one shard for every partition of an internal topic that lives here.
+
+Decides nothing. It loads shards from their logs, in slices that leave the event loop to others, and
+wakes them when their time has come.
+
+Rule 1: a shard is loaded up to where its log ends, and only once all of that is safe. What lies
+        between would come to light later, as if from nowhere.
+Rule 2: a shard that broke is loaded again; until then its clients are told to try again.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from penstock.coordinator.outcome import Now, Pending, StateRecord
+from penstock.coordinator.shard import Command, Phase, Shard, StateMachine
+from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
+from penstock.host.clock import Clock
+from penstock.host.tasks import Tasks
+from penstock.host.worker import WorkerPool
+from penstock.limits import (
+    COORDINATOR_RELOAD_MS,
+    DECOMPRESSED_BYTES_MAX,
+    LOAD_BYTES_AT_ONCE,
+    LOAD_RECORDS_PER_TURN,
+)
+from penstock.log.reading import ColdRead, Found
+from penstock.metadata.image import ClusterImage
+from penstock.observability.logs import Log
+from penstock.protocol.batches import split_batches
+from penstock.protocol.records import Record, iterate
+from penstock.replication.manager import Partitions
+from penstock.replication.partition import Partition
+from penstock.replication.waiting import ProduceWait
+from penstock.types import Offset, TopicId
+
+State = TypeVar("State", bound=StateMachine)
+
+
+class Means(NamedTuple):
+    """What every coordinator on this broker works with."""
+
+    partitions: Partitions
+    pool: WorkerPool
+    tasks: Tasks
+    clock: Clock
+    log: Log
+    on_full: Callable[[StorageFull], None]
+    on_failed: Callable[[StorageFailed], None]
+
+
+class Coordination(Generic[State]):
+    """The shards of one internal topic."""
+
+    def __init__(self, topic: str, new_state: Callable[[], State], means: Means) -> None:
+        self._topic = topic
+        self._new_state = new_state
+        self._means = means
+        self._topic_id: TopicId | None = None
+        self._shards: list[_Runner[State]] = []
+
+    # Following the topic
+
+    def open(self, image: ClusterImage) -> None:
+        """Begin to load what the image shows."""
+        topic = image.topics.get(self._topic)
+        if topic is None:
+            return
+        self._topic_id = topic.id
+        for partition in self._means.partitions.of_topic(self._topic)[len(self._shards) :]:
+            runner = _Runner(partition, self._new_state, self._means)
+            self._shards.append(runner)
+            runner.load()
+
+    async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
+        topic = after.topics.get(self._topic)
+        if self._topic_id is not None and (topic is None or topic.id != self._topic_id):
+            self.close()
+        self.open(after)
+
+    def close(self) -> None:
+        """Whoever still waits is sent away to look for another coordinator."""
+        shards, self._shards = self._shards, []
+        self._topic_id = None
+        for runner in shards:
+            runner.shard.end()
+
+    # Commands
+
+    def __len__(self) -> int:
+        """How many shards there are; keys are spread over them."""
+        return len(self._shards)
+
+    def execute(self, number: int, command: Command[State], pending: Pending) -> None:
+        if number < len(self._shards):
+            self._shards[number].shard.execute(command, pending)
+        else:
+            pending.refuse(ErrorCode.NOT_COORDINATOR)
+
+    def tell_all(self, command: Command[State]) -> None:
+        """For what happens to every shard, and nobody waits for. Those that load will see it then."""
+        for runner in self._shards:
+            if runner.shard.phase is Phase.ACTIVE:
+                runner.shard.execute(command, _nobody())
+
+    def loading(self) -> Iterator[int]:
+        """The numbers of the shards that cannot answer yet."""
+        for number, runner in enumerate(self._shards):
+            if runner.shard.phase is not Phase.ACTIVE:
+                yield number
+
+
+def _nobody() -> Pending:
+    return Pending(lambda reply: None, lambda code, detail: None)
+
+
+class _Runner(Generic[State]):
+    """Runs one shard: its clock, its timer, its loading."""
+
+    def __init__(self, partition: Partition, new_state: Callable[[], State], means: Means) -> None:
+        self._means = means
+        self._timer: asyncio.TimerHandle | None = None
+        self.shard = Shard(partition, new_state, self)
+
+    # What the shard asks for
+
+    def now(self) -> Now:
+        clock = self._means.clock
+        return Now(clock.wall_ms(), clock.monotonic())
+
+    def due_changed(self, due: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due is not None:
+            delay = max(0.0, due - self._means.clock.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.shard.tick()
+
+    def broken(self, reason: Exception) -> None:
+        means = self._means
+        if isinstance(reason, StorageFull):
+            means.on_full(reason)
+        elif isinstance(reason, StorageFailed):
+            means.on_failed(reason)
+        means.log.warning("coordinator.broken", partition=self.shard.partition.name, reason=str(reason))
+        self.load(after_ms=COORDINATOR_RELOAD_MS)
+
+    # Loading
+
+    def load(self, after_ms: int = 0) -> None:
+        self._means.tasks.start(self._load(after_ms), f"load {self.shard.partition.name}")
+
+    async def _load(self, after_ms: int) -> None:
+        while True:
+            await asyncio.sleep(after_ms / 1000)
+            if self.shard.phase is Phase.ENDED:
+                return
+            try:
+                records = await self._replay(self.shard.begin_loading())
+            except (ApiError, CorruptData, StorageFailed, StorageFull) as problem:
+                name = self.shard.partition.name
+                self._means.log.error("coordinator.not_loaded", partition=name, reason=str(problem))
+                after_ms = COORDINATOR_RELOAD_MS
+                continue
+            if self.shard.phase is Phase.LOADING:
+                self.shard.end_loading()
+                if records:
+                    self._means.log.info(
+                        "coordinator.loaded", partition=self.shard.partition.name, records=records
+                    )
+            return
+
+    async def _replay(self, state: State) -> int:
+        """Read the whole log into `state`; says how many records that was."""
+        partition = self.shard.partition
+        await _until_safe(partition)
+        offset, end = partition.log.log_start_offset, partition.log.log_end_offset
+        count = 0
+        while offset < end and self.shard.phase is Phase.LOADING:
+            found = await self._read(partition, offset)
+            if found.next_offset <= offset:
+                break  # what is left was removed by compaction
+            for record in _records(found):
+                if record.key is not None and record.offset >= offset:
+                    state.replay(StateRecord(record.key, record.value), record.timestamp)
+                count += 1
+                if count % LOAD_RECORDS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+            offset = found.next_offset
+        return count
+
+    async def _read(self, partition: Partition, offset: Offset) -> Found:
+        found = partition.read(offset, LOAD_BYTES_AT_ONCE, at_least_one=True)
+        if isinstance(found, ColdRead):
+            return (await self._means.pool.run(found.run)).found
+        return found
+
+
+def _records(found: Found) -> Iterator[Record]:
+    data = found.data
+    for position, header in split_batches(data):
+        if not header.is_control:
+            yield from iterate(data[position : position + header.size], limit_bytes=DECOMPRESSED_BYTES_MAX)
+
+
+async def _until_safe(partition: Partition) -> None:
+    """Wait until everything in the log is below the high watermark."""
+    partition.require_online()
+    end = partition.log.log_end_offset
+    if end <= partition.high_watermark:
+        return
+    outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(wait: ProduceWait) -> None:
+        if not outcome.cancelled():
+            outcome.set_result(wait.errors)
+
+    partition.produce_waits.add(end, ProduceWait(float("inf"), done), 0)
+    if errors := await outcome:
+        raise ApiError(next(iter(errors.values())), "the disk did not take what is in the log")

@@ -1,0 +1,99 @@
+"""When a committed offset is forgotten, and when a clock is not believed."""
+
+from penstock.coordinator.outcome import Now
+from penstock.groups.expiry import DISTRUST_MS, GroupFacts, Rounds, SteadyClock, expired
+from penstock.groups.offsets import Commit, Committed, Offsets, commit_records
+from penstock.groups.records import decode_key
+from penstock.limits import DAY_MS, HOUR_MS
+from penstock.types import LeaderEpoch, Offset, TopicPartition
+
+START = Now(1_700_000_000_000, 1_000.0)
+RETENTION_MS = 7 * DAY_MS
+ORDERS = TopicPartition("orders", 0)
+
+
+def later(now: Now, ms: int) -> Now:
+    return Now(now.wall_ms + ms, now.monotonic + ms / 1000)
+
+
+def offsets_with(expire_ms: int = -1, committed_ms: int = START.wall_ms) -> Offsets:
+    offsets = Offsets()
+    committed = Committed(Offset(5), LeaderEpoch(1), "note", committed_ms, expire_ms)
+    for record in commit_records("g", [Commit(ORDERS, committed)]):
+        key = decode_key(record.key)
+        offsets.replay(key, record.value)  # type: ignore[arg-type]
+    return offsets
+
+
+def is_expired(offsets: Offsets, facts: GroupFacts, now_ms: int) -> bool:
+    return expired(offsets, "g", facts, now_ms, RETENTION_MS) == [ORDERS]
+
+
+def test_offsets_of_a_group_without_members_live_for_the_retention_time_after_the_commit() -> None:
+    offsets, facts = offsets_with(), GroupFacts(None)
+    assert not is_expired(offsets, facts, START.wall_ms + RETENTION_MS - 1)
+    assert is_expired(offsets, facts, START.wall_ms + RETENTION_MS)
+
+
+def test_offsets_of_a_group_that_became_empty_live_on_from_then() -> None:
+    facts = GroupFacts(START.wall_ms + 30 * DAY_MS)
+    offsets = offsets_with()
+    assert not is_expired(offsets, facts, START.wall_ms + 30 * DAY_MS + RETENTION_MS - 1)
+    assert is_expired(offsets, facts, START.wall_ms + 30 * DAY_MS + RETENTION_MS)
+
+
+def test_what_members_subscribe_to_is_never_forgotten_and_other_topics_are() -> None:
+    offsets, long_after = offsets_with(), START.wall_ms + 90 * DAY_MS
+    assert not is_expired(offsets, GroupFacts(None, lambda topic: topic == "orders", True), long_after)
+    assert is_expired(offsets, GroupFacts(None, lambda topic: topic == "other", True), long_after)
+
+
+def test_a_client_may_say_itself_how_long_an_offset_is_good() -> None:
+    offsets = offsets_with(expire_ms=START.wall_ms + HOUR_MS)
+    assert not is_expired(offsets, GroupFacts(None), START.wall_ms + HOUR_MS - 1)
+    assert is_expired(offsets, GroupFacts(None), START.wall_ms + HOUR_MS)
+
+
+def test_a_clock_that_runs_evenly_is_believed() -> None:
+    clock = SteadyClock()
+    now = START
+    for _ in range(10):
+        assert clock.read(now) == now.wall_ms
+        now = later(now, DAY_MS)
+
+
+def test_a_jump_of_thirty_days_is_not_believed_for_a_day() -> None:
+    clock = SteadyClock()
+    clock.read(START)
+    jumped = Now(START.wall_ms + 30 * DAY_MS, START.monotonic + 1)
+    assert clock.read(jumped) == START.wall_ms + 1_000
+    almost = later(jumped, DISTRUST_MS - 1_000)
+    assert clock.read(almost) == START.wall_ms + DISTRUST_MS
+    after = later(almost, 2_000)
+    assert clock.read(after) == after.wall_ms
+
+
+def test_a_jump_that_is_put_right_leaves_nothing_behind() -> None:
+    clock = SteadyClock()
+    clock.read(START)
+    clock.read(Now(START.wall_ms + 30 * DAY_MS, START.monotonic + 1))
+    corrected = Now(START.wall_ms + 2_000, START.monotonic + 2)
+    assert clock.read(corrected) == corrected.wall_ms
+    assert clock.read(later(corrected, HOUR_MS)) == corrected.wall_ms + HOUR_MS
+
+
+def test_a_clock_put_back_and_forth_never_runs_ahead() -> None:
+    clock = SteadyClock()
+    clock.read(START)
+    back = Now(START.wall_ms - 10 * DAY_MS, START.monotonic + 1)
+    assert clock.read(back) == back.wall_ms
+    again = Now(START.wall_ms + 2_000, START.monotonic + 2)
+    assert clock.read(again) <= again.wall_ms
+
+
+def test_a_round_visits_everybody_once_a_few_at_a_time() -> None:
+    rounds = Rounds(2)
+    groups = ["a", "b", "c"]
+    assert rounds.next(groups) == (["a", "b"], False)
+    assert rounds.next(groups) == (["c"], True)
+    assert rounds.next([]) == ([], True)

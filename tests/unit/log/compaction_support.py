@@ -1,0 +1,71 @@
+"""A compacted log on a disk in memory, and what the broker's shell does to clean it, without waiting."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.limits import DECOMPRESSED_BYTES_MAX, LONG_MAX
+from penstock.log.cleaning import clean
+from penstock.log.cleaning_job import Cleaned, Job
+from penstock.log.cleaning_plan import CleaningSetup, job_for, safe_end, segment_ages
+from penstock.log.compaction import CleaningPolicy, Dirt, measure_dirt
+from penstock.log.partition_log import PartitionLog
+from penstock.log.swap import decide, replaced_segments, take_over, tidy
+from penstock.protocol import records
+from penstock.protocol.batches import parse_header
+from penstock.protocol.records import BatchOptions, Record, build_batch
+from penstock.types import LeaderEpoch, Offset
+from tests.unit.log.log_support import NOW_MS, batches
+
+ALWAYS = CleaningPolicy(dirty_ratio_min=0.0, lag_ms_min=0, lag_ms_max=LONG_MAX)
+PLENTY_BYTES = 1 << 20
+
+
+class Put(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    time_ms: int = NOW_MS
+
+
+def put(log: PartitionLog, puts: Sequence[Put], *, epoch: int = 1, **options: object) -> list[Record]:
+    """Append one batch. Returns its records as a reader must see them."""
+    settings: BatchOptions = options  # type: ignore[assignment]
+    made = [Record(Offset(0), entry.time_ms, entry.key, entry.value) for entry in puts]
+    batch = bytearray(build_batch(made, **settings))
+    base = log.append(batch, parse_header(batch), LeaderEpoch(epoch))
+    return [record._replace(offset=Offset(base + index)) for index, record in enumerate(made)]
+
+
+def records_of(log: PartitionLog) -> list[Record]:
+    """Every record of the log, through the same reads that a fetch makes."""
+    return [record for batch in batches(log) for record in read_records(batch)]
+
+
+def read_records(batch: bytes) -> list[Record]:
+    return list(records.iterate(batch, limit_bytes=DECOMPRESSED_BYTES_MAX))
+
+
+def dirt_of(log: PartitionLog, clean_to: int | None = None) -> Dirt:
+    checkpoint = None if clean_to is None else Offset(clean_to)
+    ages = segment_ages(log, ALWAYS)
+    return measure_dirt(ages, checkpoint, safe_end(log, log.log_end_offset), ALWAYS, NOW_MS)
+
+
+def job_of(
+    log: PartitionLog,
+    clean_to: int | None = None,
+    *,
+    now_ms: int = NOW_MS,
+    delete_retention_ms: int = 0,
+    memory_bytes: int = PLENTY_BYTES,
+) -> Job:
+    return job_for(log, dirt_of(log, clean_to), CleaningSetup(now_ms, delete_retention_ms, memory_bytes))
+
+
+def compact(log: PartitionLog, job: Job) -> Cleaned:
+    """One cleaning and all of its swaps."""
+    cleaned = clean(log.disk, job)
+    for replacement in cleaned.replacements:
+        assert replaced_segments(log, replacement)
+        decide(log.disk, log.folder, replacement)
+        tidy(log.disk, take_over(log, replacement))
+    return cleaned
