@@ -45,6 +45,15 @@ GROUP_METADATA_BYTES_MAX = 8 * MIB
 GROUP_MEMBERS_MAX = 10_000
 # Groups that are looked through at once for offsets to forget.
 GROUPS_EXPIRED_PER_TURN = 200
+# How fast groups read is measured over this long, for so many partitions that moved last.
+GROUP_RATE_WINDOW_MS = 1 * MINUTE_MS
+GROUP_RATE_PARTITIONS_MAX = 20_000
+# Groups that are looked at in one turn of the loop when somebody asks how far all of them have come.
+GROUPS_REPORTED_PER_TURN = 20
+# The age of a record that waits is read from the log: so many at once, so many kept, for so long.
+RECORD_TIMES_READ_AT_ONCE = 64
+RECORD_TIMES_KEPT_MAX = 20_000
+RECORD_TIME_KEPT_MS = 1 * MINUTE_MS
 # A note beside a committed offset.
 OFFSET_METADATA_BYTES_MAX = 4 * KIB
 # How often members of the new protocol report: while nothing changes, while partitions change hands,
@@ -197,6 +206,15 @@ CLEANER_MESSAGE_BYTES_MAX = 16 * MIB
 # HTTP -------------------------------------------------------------------------------------------
 
 HTTP_REQUEST_BYTES_MAX = 16 * MIB
+# Groups that one answer lists; the next ones are asked for with its continuation.
+HTTP_GROUPS_LISTED_MAX = 1_000
+HTTP_GROUPS_LISTED_DEFAULT = 100
+# Partitions of groups, and topics, that have series of their own among the metrics.
+METRICS_GROUP_PARTITIONS_MAX = 5_000
+METRICS_TOPICS_MAX = 1_000
+# Partitions that are summed up, and lines of metrics that are written, in one turn of the loop.
+METRICS_PARTITIONS_PER_TURN = 1_000
+METRICS_LINES_PER_TURN = 500
 
 # How the bounds depend on each other ------------------------------------------------------------
 
@@ -231,6 +249,9 @@ assert PARTITIONS_PER_TOPIC_MAX <= FETCH_SESSION_PARTITIONS_MAX
 assert 2 * INDEX_BYTES_MAX <= INDEX_BYTES_KEPT_MAX
 # Otherwise a segment could be read only by scanning it from its start.
 assert INDEX_INTERVAL_BYTES < SEGMENT_BYTES_MIN
+# What is read of one group for its age need not be read again for the next question.
+assert METRICS_GROUP_PARTITIONS_MAX <= RECORD_TIMES_KEPT_MAX
+assert HTTP_GROUPS_LISTED_DEFAULT <= HTTP_GROUPS_LISTED_MAX
 # One entry for each interval of a full segment of the default size,
 # of twelve bytes, the larger of the two kinds.
 assert SEGMENT_BYTES_DEFAULT // INDEX_INTERVAL_BYTES * 12 <= INDEX_BYTES_MAX

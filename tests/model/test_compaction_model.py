@@ -15,14 +15,15 @@ from penstock.protocol.batches import parse_header
 from penstock.protocol.compression import Codec
 from penstock.protocol.records import Record
 from penstock.types import Offset
-from tests.unit.log.compaction_support import Put, compact, dirt_of, job_of, put, records_of
+from tests.unit.log.compaction_support import Put, compact, dirt_of, job_of, put, read_records, records_of
 from tests.unit.log.log_support import NOW_MS, batches, checkpoint, new_disk, new_log, read, reopened
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"e" * 200, b""])
 VALUES = st.one_of(st.none(), st.binary(max_size=40))
 PUTS = st.lists(st.builds(Put, KEYS, VALUES, st.integers(NOW_MS, NOW_MS + 40)), min_size=1, max_size=6)
-PRODUCERS = st.sampled_from([None, None, 1, 2])
+PRODUCERS = st.sampled_from([None, 1, 2, 3])
 RETENTION_MS = 100
+
 
 class CompactionMachine(RuleBasedStateMachine):
     @initialize(
@@ -191,8 +192,6 @@ def _values(records: list[Record]) -> dict[bytes | None, bytes]:
 
 
 def _first_record(log: PartitionLog, start: int, limit: int) -> Record | None:
-    from tests.unit.log.compaction_support import read_records
-
     offset = Offset(start)
     while offset < log.log_end_offset:
         found = read(log, offset, bytes_max=limit)

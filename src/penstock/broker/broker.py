@@ -19,7 +19,9 @@ from penstock.broker.compaction import Means as CleaningMeans
 from penstock.broker.connection import Shared
 from penstock.broker.coordination import Means
 from penstock.broker.group_coordinator import GroupCoordinator, group_shards
+from penstock.broker.group_reports import GroupReports
 from penstock.broker.quotas import NoQuotas, Quotas
+from penstock.broker.record_times import RecordTimes
 from penstock.broker.router import Router
 from penstock.broker.routes import Parts, add_routes
 from penstock.broker.server import Server
@@ -75,6 +77,7 @@ class RunningBroker:
         self.storage = storage
         self.server = server
         self.compaction: Compaction
+        self.groups: GroupReports
         self.listeners: tuple[Listener, ...] = ()
         """With their real ports."""
         self.failure: str | None = None
@@ -140,6 +143,8 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
             reply_room=lambda: REPLY_BYTES_TOTAL_MAX - shared.reply_bytes_queued,
         )
         add_routes(router, parts)
+        times = RecordTimes(pool, world.clock, storage.damage)
+        broker.groups = GroupReports(parts.groups, storage.partitions, times, world.clock)
         stack.push_async_callback(tasks.stop)
         writer = Tasks(_stop_on_failure(broker, world.log))
         stack.push_async_callback(writer.stop)
@@ -149,11 +154,8 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
         broker.listeners = await _listen(config, server, tls)
         await _register(cluster, config, broker.listeners, writer)
         background = Tasks(_stop_on_failure(broker, world.log))
-        cleaner = ProcessCleaner()
-        stack.push_async_callback(cleaner.rest)
-        means_of_cleaning = CleaningMeans(directory, workers[1], world.clock, world.log)
-        broker.compaction = Compaction(storage, lambda: cluster.config.cleaner, cleaner, means_of_cleaning)
-        broker.compaction.open()
+        broker.compaction = _compaction(broker, directory, workers[1], world)
+        stack.push_async_callback(broker.compaction.cleaner.rest)
         stack.push_async_callback(background.stop)
         background.start(broker.compaction.run(), "compaction")
         background.start(storage.run(), "storage")
@@ -164,6 +166,14 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
             background.start(_reload_certificates(tls, world.log), "certificates")
         await server.serve()
         yield broker
+
+
+def _compaction(broker: RunningBroker, directory: DataDirectory, worker: Worker, world: World) -> Compaction:
+    means = CleaningMeans(directory, worker, world.clock, world.log)
+    compaction = Compaction(broker.storage, lambda: broker.cluster.config.cleaner, ProcessCleaner(), means)
+    compaction.open()
+    broker.cluster.subscribe(compaction.follow)
+    return compaction
 
 
 def _absolute(path: str) -> str:

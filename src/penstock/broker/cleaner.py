@@ -37,6 +37,9 @@ class ProcessCleaner:
         assert answer.cleaned is not None, "an answer is one or the other"
         return answer.cleaned
 
+    def give_up(self) -> None:
+        self.child.kill()
+
     async def rest(self) -> None:
         if self._worker is not None:
             worker, self._worker = self._worker, None

@@ -45,6 +45,7 @@ from penstock.log.compaction import (
 )
 from penstock.log.data_directory import DataDirectory
 from penstock.log.swap import decide, discard, replaced_segments, take_over, tidy, undecide
+from penstock.metadata.image import ClusterImage
 from penstock.observability.logs import Log
 from penstock.replication.partition import Partition
 from penstock.types import Offset, TopicPartition
@@ -54,6 +55,10 @@ class Cleaner(Protocol):
     """Whatever carries out a cleaning away from the loop."""
 
     async def clean(self, job: Job) -> Cleaned: ...
+
+    def give_up(self) -> None:
+        """Nobody wants the answer any more: whoever waits for it is told so."""
+        ...
 
     async def rest(self) -> None:
         """There was nothing to do for a while."""
@@ -73,7 +78,7 @@ class Compaction:
     ) -> None:
         self._storage = storage
         self._config = config
-        self._cleaner = cleaner
+        self.cleaner = cleaner
         self._directory, self._worker, self._clock, self._log = means
         self._path = f"{self._directory.logs_path}/{FILE_NAME}"
         self._clean_to: dict[Partition, Offset] = {}
@@ -82,6 +87,7 @@ class Compaction:
         self.uncleanable: dict[Partition, str] = {}
         """Logs that are left alone, and why."""
         self._turn = asyncio.Lock()
+        self._being_cleaned: Partition | None = None
 
     def open(self) -> None:
         """Read how far the logs are clean. Blocks: nothing is served yet."""
@@ -108,7 +114,7 @@ class Compaction:
             while await self.clean_dirtiest():
                 busy_at = self._clock.monotonic()
             if (self._clock.monotonic() - busy_at) * 1000 >= CLEANER_IDLE_MS_MAX:
-                await self._cleaner.rest()
+                await self.cleaner.rest()
 
     async def clean_dirtiest(self) -> TopicPartition | None:
         """Clean the log that needs it most. Returns its name; None if none does."""
@@ -144,34 +150,42 @@ class Compaction:
             and partition not in self.uncleanable
         )
 
+    async def follow(self, _before: ClusterImage, _after: ClusterImage) -> None:
+        """The cluster's metadata changed, and the storage has followed."""
+        if self._being_cleaned is not None and self._being_cleaned.offline is not None:
+            self.cleaner.give_up()
+
     # Deciding
 
     async def _dirt_of(self, partition: Partition) -> Dirt | None:
         """What there is to clean; None if it is not worth it."""
         policy, now_ms = _policy(partition.config), self._clock.wall_ms()
+        log = partition.log
         try:
+            if must_roll(age_of_active(log), policy, now_ms):
+                log.roll()
+                self._storage.checkpoints.touch(partition)
+            if safe_end(log, partition.high_watermark) < log.active.base_offset:
+                await self._storage.checkpoints.run([partition])  # cleaning stops at the recovery point
             # Timestamps of old segments may have to be read from the device.
-            ages = await self._worker.run(lambda: segment_ages(partition.log, policy))
-            if partition.offline is not None:
-                return None
-            if must_roll(age_of_active(partition.log), policy, now_ms):
-                partition.log.roll()
-                self._storage.checkpoints.touch(partition)  # what was rolled is cleaned once it is settled
+            ages = await self._worker.run(lambda: segment_ages(log, policy))
         except (CorruptData, StorageFailed, StorageFull) as problem:
             self._log.warning("compaction.postponed", partition=partition.name, reason=str(problem))
             return None
-        checkpoint = self._clean_to.get(partition)
-        dirt = measure_dirt(
-            ages, checkpoint, safe_end(partition.log, partition.high_watermark), policy, now_ms
-        )
+        if partition.offline is not None:
+            return None  # its topic was deleted meanwhile
+        safe = safe_end(log, partition.high_watermark)
+        dirt = measure_dirt(ages, self._clean_to.get(partition), safe, policy, now_ms)
         return dirt if is_worth_cleaning(dirt, policy) else None
 
     # Cleaning
 
     async def _clean(self, partition: Partition, dirt: Dirt) -> None:
         job = job_for(partition.log, dirt, self._setup(partition))
+        self._being_cleaned = partition
         try:
-            cleaned = await self._cleaner.clean(job)
+            cleaned = await self.cleaner.clean(job)
+            self._being_cleaned = None
             for replacement in cleaned.replacements:
                 if not await self._swap(partition, replacement):
                     self._log.info("compaction.overtaken", partition=partition.name)
@@ -188,6 +202,7 @@ class Compaction:
                 self.uncleanable[partition] = str(failure)
                 self._log.error("compaction.failed", partition=partition.name, reason=str(failure))
         finally:
+            self._being_cleaned = None
             self._worker.submit(lambda: discard(self._directory.disk, job.folder), self._discarded)
 
     def _setup(self, partition: Partition) -> CleaningSetup:

@@ -14,9 +14,10 @@ from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
 from penstock.coordinator.placement import shard_of
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.groups import Groups
+from penstock.groups.rates import Rates
 from penstock.groups.surroundings import Surroundings, Topics
 from penstock.host.randomness import Randomness
-from penstock.limits import STATE_COMMAND_BYTES_MAX
+from penstock.limits import GROUP_RATE_PARTITIONS_MAX, GROUP_RATE_WINDOW_MS, STATE_COMMAND_BYTES_MAX
 from penstock.metadata.image import GROUP_TOPIC, ClusterImage, changed_topics
 
 Command = Callable[[Groups, Pending, Now], Outcome]
@@ -34,8 +35,10 @@ def group_shards(cluster: Cluster, means: Means, randomness: Randomness) -> Coor
     def draw_member_id() -> str:
         return str(UUID(bytes=randomness.bytes(16), version=4))
 
+    rates = Rates(GROUP_RATE_WINDOW_MS, GROUP_RATE_PARTITIONS_MAX)
+
     def new_state() -> Groups:
-        return Groups(Surroundings(lambda: cluster.config.groups, topics, draw_member_id))
+        return Groups(Surroundings(lambda: cluster.config.groups, topics, draw_member_id, rates))
 
     shards = Coordination(GROUP_TOPIC, new_state, means)
 

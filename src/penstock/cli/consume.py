@@ -1,7 +1,8 @@
 """`penstock consume`: the records of a topic, printed.
 
 It reads partitions by assignment, without a consumer group: nothing is committed, and nobody else is
-disturbed. Unless it follows, it prints what was there when it began, and ends.
+disturbed. Unless it follows, it prints what was there when it began, and ends. With --group it is a
+member of one: consume_group.py.
 """
 
 import signal
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
@@ -19,6 +21,7 @@ from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
     from penstock.cli.connection import Broker
+    from penstock.cli.consume_group import GroupReader
     from penstock.cli.times import Place
 
 RECORDS_AT_ONCE: Final = 1_000
@@ -32,12 +35,18 @@ EXAMPLES = examples(
     ("Ten records of one partition from an offset",
      "penstock consume orders --partition 0 --from 1250 --max 10"),
     ("Keys and offsets", "penstock consume orders --format '%p/%o %k: %v'"),
+    ("As a member of a group, which keeps its place", "penstock consume orders --group billing"),
     ("For jq", "penstock consume orders --format json | jq .value"),
 )  # fmt: skip
 
 
 def add_to(app: typer.Typer) -> None:
     app.command("consume", help="Print the records of a topic.", epilog=EXAMPLES)(consume)
+
+
+class GroupProtocol(Enum):
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
 
 
 class Span(NamedTuple):
@@ -80,9 +89,20 @@ def consume(
     ] = "raw",
     key_format: Annotated[Form, typer.Option(help="text, hex or base64.")] = Form.TEXT,
     value_format: Annotated[Form, typer.Option(help="text, hex or base64.")] = Form.TEXT,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            help="Read as a member of this group and commit what was printed. --from says where "
+            "to begin if nothing is committed."
+        ),
+    ] = None,
+    protocol: Annotated[
+        GroupProtocol, typer.Option(help="How to be a member: consumer is the protocol of KIP-848.")
+    ] = GroupProtocol.CLASSIC,
 ) -> None:
     from penstock.cli.admin import Admin
     from penstock.cli.cluster import find_topic
+    from penstock.cli.consume_group import GroupReader, Membership
     from penstock.cli.times import Kind
 
     if until_end and follow:
@@ -93,7 +113,13 @@ def consume(
         written = formatter(format_, Forms(key_format, value_format))
     except ValueError as problem:
         raise typer.BadParameter(str(problem), param_hint="--format") from None
-    chosen = _chosen(topic, find_topic(broker, topic).numbers, partition)
+    numbers = find_topic(broker, topic).numbers
+    if group is not None:
+        _check_group_options(place, partition)
+        membership = Membership(group, protocol.value, place.kind.value)
+        _read(GroupReader(broker, topic, membership, maximum, follows=follows), written, follows=follows)
+        return
+    chosen = _chosen(topic, numbers, partition)
     admin = Admin(broker)
     spans = admin.span(topic, chosen)
     found = None
@@ -101,6 +127,18 @@ def consume(
         found = {number: at.offset for number, at in admin.offsets(topic, chosen, place).items()}
     plan = plan_reading(place, spans, found, follows=follows)
     _read(Reader(broker, topic, plan, maximum), written, follows=follows)
+
+
+def _check_group_options(place: "Place", partitions: Sequence[int] | None) -> None:
+    from penstock.cli.times import Kind
+
+    if partitions:
+        raise typer.BadParameter("the group decides who reads which; leave --partition or --group out")
+    if place.kind not in (Kind.EARLIEST, Kind.LATEST):
+        raise typer.BadParameter(
+            "a group goes on where it has committed; move it first with `penstock group reset`",
+            param_hint="--from",
+        )
 
 
 def _place(start: str) -> "Place":
@@ -206,7 +244,7 @@ class Reader:
                 return None  # came after we began
         if self._left is not None:
             self._left -= 1
-        return _incoming(message)
+        return incoming(message)
 
     def _event(self, number: int, error: Any) -> None:
         from confluent_kafka import KafkaError
@@ -232,7 +270,7 @@ def _tell_lost(error: Any) -> None:
         typer.echo("penstock: the connection to the broker is lost; trying again", err=True)
 
 
-def _incoming(message: Any) -> Incoming:
+def incoming(message: Any) -> Incoming:
     _, timestamp = message.timestamp()
     return Incoming(
         message.topic(),
@@ -245,7 +283,7 @@ def _incoming(message: Any) -> Incoming:
     )
 
 
-def _read(reader: Reader, written: Callable[[Incoming], bytes], *, follows: bool) -> None:
+def _read(reader: "Reader | GroupReader", written: Callable[[Incoming], bytes], *, follows: bool) -> None:
     output = sys.stdout.buffer
     try:
         with _noting_ctrl_c() as interrupted:

@@ -47,6 +47,7 @@ async def _serve(config: BrokerConfig) -> None:
     from penstock.host.clock import SystemClock
     from penstock.host.tasks import Tasks
     from penstock.http.server import HttpServer
+    from penstock.http.sources import Sources
     from penstock.observability.logs import StreamLog
 
     stop = asyncio.Event()
@@ -56,7 +57,8 @@ async def _serve(config: BrokerConfig) -> None:
     world = World(log=StreamLog(SystemClock()))
     tasks = Tasks(lambda name, failure: world.log.error("task.failed", task=name, reason=repr(failure)))
     async with running_broker(config, world) as broker:
-        http = HttpServer(config.http, broker.not_ready)
+        sources = Sources(broker.groups, broker.storage, broker.server)
+        http = HttpServer(config.http, broker.not_ready, sources)
         try:
             # What was made until now lives as long as the process: the collector need not look again.
             gc.collect()

@@ -30,9 +30,10 @@ from penstock.groups.surroundings import Client, Surroundings
 from penstock.limits import GROUP_METADATA_BYTES_MAX, SHORT_MAX
 from penstock.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
-_MEMBER_ID_REQUIRED_FROM: Final = 4
-_SKIP_ASSIGNMENT_FROM: Final = 9
 _REBALANCE_TIMEOUT_FROM: Final = 1
+_MEMBER_ID_REQUIRED_FROM: Final = 4
+_PROTOCOL_NULL_FROM: Final = 7
+_SKIP_ASSIGNMENT_FROM: Final = 9
 _CLIENT_ID_CHARACTERS_IN_MEMBER_ID: Final = 255
 _INSTANCE_ID_CHARACTERS_MAX: Final = 249
 """What Kafka's own clients allow."""
@@ -166,6 +167,8 @@ def _join_newcomer(surroundings: Surroundings, group: ClassicGroup, joiner: _Joi
     group.add_pending(member_id)
     set_timer(surroundings, session_key(group, member_id), joiner.timeouts.session_ms, now)
     required = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
+    if joiner.asking.version >= _PROTOCOL_NULL_FROM:
+        required.protocol_name = None
     return Outcome(replies=(Reply(joiner.pending, required),))
 
 

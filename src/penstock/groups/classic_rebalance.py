@@ -122,7 +122,6 @@ def complete_join(surroundings: Surroundings, group: ClassicGroup, now: Now) -> 
             parked = take_out(surroundings, group, member.member_id)
             assert not parked, "who did not join does not wait"
     if group.members and not group.elect_joined_leader():
-        group.initial_ms_left = None
         set_timer(surroundings, join_key(group), max(group.rebalance_ms(), WAIT_AGAIN_MS_MIN), now)
         return NOTHING
     group.begin_generation(now)

@@ -17,6 +17,7 @@ from penstock.groups.classic_rebalance import refresh_session
 from penstock.groups.commits import CommitRequest
 from penstock.groups.expiry import GroupFacts, Rounds, SteadyClock, expired, of_other_topics
 from penstock.groups.offsets import Committed, Offsets, commit_records, tombstones
+from penstock.groups.rates import RateKey
 from penstock.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -27,6 +28,7 @@ from penstock.groups.records import (
     decode_value,
     encode_key,
 )
+from penstock.groups.status import GroupStatus, Position, classic_status, rebalance_status
 from penstock.groups.surroundings import Client, Surroundings, TimerKey
 from penstock.limits import GROUPS_EXPIRED_PER_TURN
 from penstock.protocol.messages.describe_groups import DescribedGroup
@@ -209,7 +211,14 @@ class Groups:
             # A member of a group that nobody knows any more.
             is_new = request.version >= _EPOCHS_SINCE
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND if is_new else ErrorCode.ILLEGAL_GENERATION)
+        self._note_rates(request, now)
         return commit_records(request.group_id, request.commits)
+
+    def _note_rates(self, request: CommitRequest, now: Now) -> None:
+        group_id, rates = request.group_id, self._surroundings.rates
+        for (topic, index), committed in request.commits:
+            before = self.offsets.find(group_id, topic, index)
+            rates.note(RateKey(group_id, topic, index), before, committed.offset, now.wall_ms)
 
     def may_fetch_offsets(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
         return ErrorCode.NONE
@@ -251,6 +260,24 @@ class Groups:
     def list(self) -> Iterator[ListedGroup]:
         for group in self._groups.values():
             yield ListedGroup(group.group_id, group.protocol_type or "", str(group.state), "classic")
+
+    def names(self) -> Iterable[str]:
+        return self._groups.keys()
+
+    def status(self, group_id: str, now: Now) -> GroupStatus | None:
+        """Everything that people may want to know of a group, but where the logs end."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return None
+        rebalances = rebalance_status(group.rebalances, now)
+        return classic_status(group.describe(), rebalances, self._positions(group_id, now))
+
+    def _positions(self, group_id: str, now: Now) -> Sequence[Position]:
+        rates = self._surroundings.rates
+        return [
+            Position(partition, committed, rates.rate(RateKey(group_id, *partition), now.wall_ms))
+            for partition, committed in self.offsets.partitions(group_id)
+        ]
 
     def describe_classic(self, group_id: str) -> DescribedGroup | None:
         group = self._groups.get(group_id)

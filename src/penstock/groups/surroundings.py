@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from penstock.config.groups import GroupConfig
 from penstock.coordinator.timers import Timers
+from penstock.groups.rates import Rates
+from penstock.limits import GROUP_RATE_PARTITIONS_MAX, GROUP_RATE_WINDOW_MS
 from penstock.metadata.image import Topic
 from penstock.types import TopicId
 
@@ -31,17 +33,20 @@ class Client(NamedTuple):
 
 
 class Surroundings:
-    __slots__ = ("config", "draw_member_id", "timers", "topics")
+    __slots__ = ("config", "draw_member_id", "rates", "timers", "topics")
 
     def __init__(
         self,
         config: Callable[[], GroupConfig],
         topics: Callable[[], Topics],
         draw_member_id: Callable[[], str],
+        rates: Rates | None = None,
     ) -> None:
         self.config = config
         """As it is now: it can be changed while groups live."""
         self.topics = topics
         self.draw_member_id = draw_member_id
         """A text that nobody can guess, as a UUID."""
+        self.rates = rates or Rates(GROUP_RATE_WINDOW_MS, GROUP_RATE_PARTITIONS_MAX)
+        """One for all shards, which share its bound."""
         self.timers: Timers[TimerKey] = Timers()

@@ -26,7 +26,7 @@ def spans(payload: bytes, record_count: int, last_offset_delta: int) -> Iterator
     try:
         for _ in range(record_count):
             start = at
-            first = payload[at]
+            signs = first = payload[at]
             if first < 0x80:
                 length, at = first >> 1, at + 1
             elif (second := payload[at + 1]) < 0x80:
@@ -39,6 +39,7 @@ def spans(payload: bytes, record_count: int, last_offset_delta: int) -> Iterator
                 at += 1
             at += 1
             first = payload[at]
+            signs |= first
             if first < 0x80:
                 delta, at = first >> 1, at + 1
             elif (second := payload[at + 1]) < 0x80:
@@ -50,13 +51,15 @@ def spans(payload: bytes, record_count: int, last_offset_delta: int) -> Iterator
                 key_start = key_end = NO_KEY
                 at += 1
             else:
+                signs |= first
                 if first < 0x80:
                     key_start, key_end = at + 1, at + 1 + (first >> 1)
                 else:
                     length, key_start = varint(payload, at)
                     key_end = key_start + length
                 at = key_end
-            if not delta_before < delta <= last_offset_delta or at >= end:
+            # The lowest bit is a varint's sign: nothing here may be negative.
+            if signs & 1 or at >= end or not delta_before < delta <= last_offset_delta:
                 raise CorruptData(f"the record at byte {start} of a batch makes no sense")
             delta_before = delta
             yield start, delta, key_start, key_end, payload[at] == _NULL, end

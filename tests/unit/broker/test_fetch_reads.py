@@ -35,6 +35,9 @@ class ColdPartition:
     def check_epoch(self, epoch: int) -> None:
         pass
 
+    def is_current(self, view: object) -> bool:
+        return True
+
     def keep_indexes(self, read: ColdRead, result: ColdResult) -> None:
         pass
 

@@ -14,10 +14,17 @@ def test_a_newcomer_is_told_its_id_first() -> None:
     told = world.join("reader")
     assert told.code is ErrorCode.MEMBER_ID_REQUIRED
     assert told.reply.member_id == "reader-0001"
-    assert world.group.state is ClassicState.EMPTY
+    assert world.group.members == {}
     joined = world.join("reader", told.reply.member_id)
     assert joined.is_waiting
-    assert world.group.state is ClassicState.PREPARING
+    assert list(world.group.members) == ["reader-0001"]
+
+
+@pytest.mark.parametrize(("version", "protocol"), [(4, ""), (6, ""), (7, None), (9, None)])
+def test_where_no_protocol_is_chosen_clients_are_told_so_in_their_way(
+    version: int, protocol: str | None
+) -> None:
+    assert World().join("reader", version=version).reply.protocol_name == protocol
 
 
 @pytest.mark.parametrize("version", range(4))

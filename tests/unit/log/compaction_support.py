@@ -26,12 +26,12 @@ class Put(NamedTuple):
     time_ms: int = NOW_MS
 
 
-def put(log: PartitionLog, puts: Sequence[Put], *, epoch: int = 1, **options: object) -> list[Record]:
+def put(log: PartitionLog, puts: Sequence[Put], **options: object) -> list[Record]:
     """Append one batch. Returns its records as a reader must see them."""
     settings: BatchOptions = options  # type: ignore[assignment]
     made = [Record(Offset(0), entry.time_ms, entry.key, entry.value) for entry in puts]
     batch = bytearray(build_batch(made, **settings))
-    base = log.append(batch, parse_header(batch), LeaderEpoch(epoch))
+    base = log.append(batch, parse_header(batch), LeaderEpoch(1))
     return [record._replace(offset=Offset(base + index)) for index, record in enumerate(made)]
 
 

@@ -15,6 +15,9 @@ from penstock.broker.router import Later
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
+PROTOCOL_SINCE = 5
+"""From here on a member says which protocol it believes the group to have."""
+
 
 class SyncGroup:
     def __init__(self, groups: GroupCoordinator) -> None:
@@ -25,6 +28,8 @@ class SyncGroup:
             return _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not request.group_id:
             return _refused(ErrorCode.INVALID_GROUP_ID)
+        if context.version >= PROTOCOL_SINCE and None in (request.protocol_type, request.protocol_name):
+            return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         return self._groups.execute(
             request.group_id,
             lambda state, pending, now: state.sync(request, pending, now),

@@ -1,0 +1,307 @@
+"""The task that has compacted logs cleaned, in a broker with a real disk and a real cleaner process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.broker.broker import RunningBroker, World, running_broker
+from penstock.broker.context import RequestContext
+from penstock.broker.fetch_reads import FetchReads, Limits
+from penstock.broker.fetch_sessions import PartitionKey, Wanted
+from penstock.config.sources import load
+from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic, delete_topic
+from penstock.errors import CorruptData, ErrorCode, StorageFull
+from penstock.host.child_process import ChildDied
+from penstock.host.clock import AdjustableClock
+from penstock.limits import MIB
+from penstock.log.cleaning import clean
+from penstock.log.cleaning_job import Cleaned, Job
+from penstock.protocol.batches import split_batches
+from penstock.protocol.messages.fetch import FetchPartition
+from penstock.protocol.records import Record, build_batch, iterate
+from penstock.replication.partition import Partition
+from penstock.security.access import ANONYMOUS, AllowEverything
+from penstock.types import Offset, TopicId, TopicPartition
+
+COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(MIB), "min.cleanable.dirty.ratio": "0.1"}
+CHECKPOINT = "data/logs/cleaner-offset-checkpoint"
+
+
+class InlineCleaner:
+    """Cleans in the test itself; `meanwhile` is what happens before it answers."""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        self._disk = next(iter(broker.storage.partitions)).log.disk
+        self.meanwhile: Callable[[Job], Awaitable[None]] | None = None
+        self.jobs: list[Job] = []
+        self.given_up = 0
+
+    async def clean(self, job: Job) -> Cleaned:
+        self.jobs.append(job)
+        if self.meanwhile is not None:
+            await self.meanwhile(job)
+        return clean(self._disk, job)
+
+    def give_up(self) -> None:
+        self.given_up += 1
+
+    async def rest(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def broker_with(path: Path, world: World | None = None) -> AsyncIterator[RunningBroker]:
+    flags = {"data_dir": str(path / "data"), "kafka": "127.0.0.1:0"}
+    async with running_broker(load(flags), world or World()) as broker:
+        yield broker
+
+
+async def make(broker: RunningBroker, name: str, **overrides: str) -> Partition:
+    settings = COMPACTED | {key.replace("_", "."): value for key, value in overrides.items()}
+    await broker.cluster.change(
+        lambda image: create_topic(
+            image,
+            TopicRequest(name=name, partitions=1, overrides=settings),
+            NewTopic(TopicId(name.encode().ljust(16)), 0),
+            defaults=TopicDefaults(1, 1),
+            validate_overrides=lambda overrides: None,
+        )
+    )
+    return found(broker, name)
+
+
+def found(broker: RunningBroker, name: str) -> Partition:
+    partition = broker.storage.partitions.find(name, 0)
+    assert partition is not None
+    return partition
+
+
+async def fill(broker: RunningBroker, partition: Partition, mebibytes: int, time_ms: int = 1) -> None:
+    """Values of ten keys, in segments of a mebibyte."""
+    for number in range(mebibytes * 20):
+        records = [Record(Offset(0), time_ms, b"%d" % key, bytes(5_000), ()) for key in range(10)]
+        records[0] = records[0]._replace(value=b"%d" % number)
+        partition.append(memoryview(bytearray(build_batch(records))), time_ms)
+    await broker.storage.checkpoints.run([partition])
+
+
+def read_all(partition: Partition) -> list[Record]:
+    records: list[Record] = []
+    offset = partition.log.log_start_offset
+    while offset < partition.high_watermark:
+        got: Any = partition.read(offset, MIB, at_least_one=True)
+        got = got.run().found if hasattr(got, "run") else got
+        for at, header in split_batches(got.data):
+            records += iterate(bytes(got.data)[at : at + header.size], limit_bytes=64 * MIB)
+        offset = got.next_offset
+    return records
+
+
+def values(partition: Partition) -> dict[bytes | None, bytes | None]:
+    return {record.key: record.value for record in read_all(partition)}
+
+
+async def test_the_dirtiest_log_is_cleaned_first_and_what_is_clean_is_remembered(tmp_path: Path) -> None:
+    async with broker_with(tmp_path) as broker:
+        small, large = await make(broker, "small"), await make(broker, "large")
+        plain = await make(broker, "plain", cleanup_policy="delete")
+        for partition, size in ((small, 3), (large, 6), (plain, 3)):
+            await fill(broker, partition, size)
+        before = {partition: values(partition) for partition in (small, large)}
+        size, plain_size = large.log.size_bytes, plain.log.size_bytes
+        cleaned = [await broker.compaction.clean_dirtiest() for _ in range(3)]
+        assert set(cleaned) == {small.name, large.name, None}
+        assert cleaned[-1] is None
+        assert large.log.size_bytes < size / 3
+        assert plain.log.size_bytes == plain_size
+        assert {partition: values(partition) for partition in (small, large)} == before
+        rows = (tmp_path / CHECKPOINT).read_text().splitlines()
+        assert rows[:2] == ["0", "2"]
+        assert f"large 0 {large.log.active.base_offset}" in rows
+    async with broker_with(tmp_path) as broker:
+        assert await broker.compaction.clean_dirtiest() is None, "it is remembered over a restart"
+        assert values(found(broker, "large")) == before[large]
+
+
+async def test_a_damaged_log_is_left_alone_and_others_are_cleaned(tmp_path: Path) -> None:
+    async with broker_with(tmp_path) as broker:
+        bad, good = await make(broker, "bad"), await make(broker, "good")
+        await fill(broker, bad, 4)
+        await fill(broker, good, 3)
+        path = tmp_path / "data" / "logs" / "bad-0" / "00000000000000000000.log"
+        content = bytearray(path.read_bytes())
+        content[5_000] ^= 1
+        path.write_bytes(content)
+        names = [await broker.compaction.clean_dirtiest() for _ in range(3)]
+        assert set(names) == {bad.name, good.name, None}
+        assert "checksum" in broker.compaction.uncleanable[bad]
+        assert list(broker.compaction.uncleanable) == [bad]
+        assert path.read_bytes() == content
+        assert not [name for name in path.parent.iterdir() if name.name.endswith(".cleaned")]
+        assert good.log.size_bytes < 2 * MIB
+
+
+async def test_a_cleaner_that_dies_costs_its_log_the_cleaning_and_nothing_else(tmp_path: Path) -> None:
+    async with broker_with(tmp_path) as broker:
+        first = await make(broker, "first")
+        await fill(broker, first, 3)
+        real = broker.compaction.cleaner
+
+        class Dying:
+            async def clean(self, job: Job) -> Cleaned:
+                raise ChildDied("killed")
+
+            def give_up(self) -> None:
+                raise AssertionError("nothing is under way")
+
+            async def rest(self) -> None:
+                pass
+
+        broker.compaction.cleaner = Dying()
+        assert await broker.compaction.clean_dirtiest() == first.name
+        assert broker.compaction.uncleanable == {first: "killed"}
+        broker.compaction.cleaner = real
+        second = await make(broker, "second")
+        await fill(broker, second, 3)
+        assert await broker.compaction.clean_dirtiest() == second.name
+        assert second.log.size_bytes < 2 * MIB
+        assert first.offline is None
+
+
+async def test_a_full_disk_postpones(tmp_path: Path) -> None:
+    async with broker_with(tmp_path) as broker:
+        partition = await make(broker, "t")
+        await fill(broker, partition, 3)
+        cleaner = InlineCleaner(broker)
+        broker.compaction.cleaner = cleaner
+
+        async def full(_: Job) -> None:
+            raise StorageFull("no space left")
+
+        cleaner.meanwhile = full
+        await broker.compaction.clean_dirtiest()
+        assert broker.compaction.uncleanable == {}
+        cleaner.meanwhile = None
+        await broker.compaction.clean_dirtiest()
+        assert partition.log.size_bytes < 2 * MIB
+
+
+async def test_a_topic_deleted_during_its_cleaning_is_simply_gone(tmp_path: Path) -> None:
+    async with broker_with(tmp_path) as broker:
+        await make(broker, "stays")
+        partition = await make(broker, "goes")
+        await fill(broker, partition, 3)
+        cleaner = InlineCleaner(broker)
+        broker.compaction.cleaner = cleaner
+
+        async def delete(_: Job) -> None:
+            await broker.cluster.change(lambda image: delete_topic(image, name="goes"))
+
+        cleaner.meanwhile = delete
+        assert await broker.compaction.clean_dirtiest() == TopicPartition("goes", 0)
+        assert cleaner.given_up == 1
+        cleaner.meanwhile = None
+        assert broker.compaction.uncleanable == {}
+        again = await make(broker, "goes")
+        await fill(broker, again, 3)
+        await broker.compaction.clean_dirtiest()
+        assert cleaner.jobs[-1].first_dirty_offset == 0, "it is another topic"
+        assert again.log.size_bytes < 2 * MIB
+
+
+async def test_retention_that_removes_what_is_being_cleaned_wins(tmp_path: Path) -> None:
+    clock = AdjustableClock()
+    async with broker_with(tmp_path, World(clock=clock)) as broker:
+        partition = await make(broker, "t", cleanup_policy="compact,delete", retention_ms="1000")
+        await fill(broker, partition, 3, time_ms=clock.wall_ms())
+        cleaner = InlineCleaner(broker)
+        broker.compaction.cleaner = cleaner
+
+        async def expire(_: Job) -> None:
+            clock.advance(5_000)
+            await broker.storage.retention.enforce(partition)
+
+        cleaner.meanwhile = expire
+        await broker.compaction.clean_dirtiest()
+        assert broker.compaction.uncleanable == {}
+        assert partition.log.log_start_offset == partition.log.log_end_offset
+        assert partition.log.size_bytes == 0
+
+
+async def test_a_record_that_waited_too_long_is_cleaned_out_of_the_segment_being_written(
+    tmp_path: Path,
+) -> None:
+    clock = AdjustableClock()
+    async with broker_with(tmp_path, World(clock=clock)) as broker:
+        partition = await make(broker, "t", max_compaction_lag_ms="60000")
+        for value in (b"old", b"new"):
+            batch = bytearray(build_batch([Record(Offset(0), clock.wall_ms(), b"key", value)]))
+            partition.append(memoryview(batch), clock.wall_ms())
+        assert await broker.compaction.clean_dirtiest() is None
+        clock.advance(61_000)
+        assert await broker.compaction.clean_dirtiest() == partition.name
+        assert [record.value for record in read_all(partition)] == [b"new"]
+
+
+async def test_a_read_that_a_swap_overtakes_is_answered_from_what_is_there_now(tmp_path: Path) -> None:
+    async with broker_with(tmp_path) as broker:
+        partition = await make(broker, "t")
+        await fill(broker, partition, 4)
+    async with broker_with(tmp_path) as broker:  # what it found on disk is read away from the loop
+        partition = found(broker, "t")
+        damages: list[Exception] = []
+        outcomes: list[str] = []
+
+        class OvertakenPool:
+            async def run(self, read: Callable[[], Any]) -> Any:
+                await broker.compaction.clean_dirtiest()
+                try:
+                    result = read()
+                except CorruptData:
+                    outcomes.append("refused")
+                    raise
+                outcomes.append("read")
+                return result
+
+        pool: Any = OvertakenPool()
+        reads = FetchReads(broker.storage.partitions, pool, lambda _, damage: damages.append(damage))
+        context = RequestContext(ANONYMOUS, "PLAINTEXT", "peer", AllowEverything())
+        offset = partition.log.segments[2].base_offset + 50
+        wanted = Wanted(
+            PartitionKey("t", partition.topic_id, 0),
+            FetchPartition(
+                partition=0, fetch_offset=offset, partition_max_bytes=MIB, current_leader_epoch=-1
+            ),
+        )
+        wanted.partition = partition
+        gathered = await reads.gather_cold([wanted], Limits(MIB, 0, -1), context)
+        ((_, data),) = gathered.results
+        assert outcomes == ["refused", "read"]
+        assert damages == []
+        assert data.error_code == ErrorCode.NONE
+        assert data.records
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+async def test_the_task_cleans_unless_it_is_switched_off(tmp_path: Path, is_enabled: bool) -> None:
+    flags = {"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"}
+    settings = ["log.cleaner.backoff.ms=10", f"log.cleaner.enable={str(is_enabled).lower()}"]
+    async with running_broker(load(flags, settings), World()) as broker:
+        partition = await make(broker, "t")
+        cleaner = InlineCleaner(broker)
+        broker.compaction.cleaner = cleaner
+        await fill(broker, partition, 3)
+        asked = asyncio.Event()
+
+        async def note(_: Job) -> None:
+            asked.set()
+
+        cleaner.meanwhile = note
+        with suppress(TimeoutError):
+            async with asyncio.timeout(10 if is_enabled else 0.3):
+                await asked.wait()
+        assert asked.is_set() == is_enabled

@@ -1,0 +1,195 @@
+"""What one cleaning keeps, in the forms that readers, producers and Kafka's tools rely on."""
+
+import pytest
+
+from penstock.errors import ConfigError, CorruptData
+from penstock.log.batch_filter import DELETE_HORIZON_BIT
+from penstock.log.cleaning import clean
+from penstock.log.partition_log import PartitionLog
+from penstock.protocol.batches import parse_header
+from penstock.protocol.compression import Codec
+from penstock.protocol.records import Record
+from penstock.sim.disk import Mount
+from tests.unit.log.compaction_support import Put, compact, dirt_of, job_of, put, records_of
+from tests.unit.log.log_support import NOW_MS, batches, checkpoint, flip, new_disk, new_log, reopened
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def disk() -> Mount:
+    return new_disk()
+
+
+@pytest.fixture
+def log(disk: Mount) -> PartitionLog:
+    return new_log(disk)
+
+
+def settle(log: PartitionLog) -> None:
+    log.roll()
+    checkpoint(log)
+
+
+def settled(log: PartitionLog, *writes: list[Put], **options: object) -> list[Record]:
+    written = [record for puts in writes for record in put(log, puts, **options)]
+    settle(log)
+    return written
+
+
+def values(log: PartitionLog) -> list[tuple[bytes | None, bytes | None]]:
+    return [(record.key, record.value) for record in records_of(log)]
+
+
+def test_only_the_last_record_of_each_key_is_left_at_its_offset(log: PartitionLog) -> None:
+    written = settled(log, [Put(b"a", b"1"), Put(b"b", b"2")], [Put(b"a", b"3")], [Put(b"c", b"4")])
+    cleaned = compact(log, job_of(log))
+    assert records_of(log) == written[1:]
+    assert (cleaned.records_removed, cleaned.keys, cleaned.end_offset) == (1, 3, 4)
+    assert cleaned.bytes_after < cleaned.bytes_before
+
+
+def test_batches_of_which_nothing_goes_are_the_same_bytes(log: PartitionLog) -> None:
+    settled(log, [Put(b"a", b"1")], [Put(b"b", b"2")], [Put(b"a", b"3"), Put(b"c", b"3")], codec=Codec.ZSTD)
+    before = batches(log)
+    compact(log, job_of(log))
+    assert batches(log)[1:] == before[1:]
+
+
+def test_a_log_without_anything_to_remove_is_not_rewritten(log: PartitionLog) -> None:
+    settled(log, [Put(b"a", b"1")], [Put(b"b", b"2")])
+    assert compact(log, job_of(log)).replacements == []
+
+
+def test_gaps_become_one_empty_batch_and_stay_one(log: PartitionLog) -> None:
+    settled(log, *[[Put(b"a", b"%d" % number)] for number in range(50)], [Put(b"b", b"")])
+    compact(log, job_of(log))
+    first, *rest = [parse_header(batch) for batch in batches(log)]
+    assert (first.base_offset, first.last_offset, first.record_count, first.size) == (0, 48, 0, 61)
+    assert [(header.base_offset, header.record_count) for header in rest] == [(49, 1), (50, 1)]
+    settled(log, [Put(b"a", b"newer")])
+    compact(log, job_of(log, clean_to=51))
+    headers = [parse_header(batch) for batch in batches(log)]
+    assert [(header.base_offset, header.last_offset) for header in headers] == [(0, 49), (50, 50), (51, 51)]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_records_that_are_left_of_a_batch_keep_their_codec_times_and_headers(
+    log: PartitionLog, codec: Codec
+) -> None:
+    puts = [Put(b"a", b"1", NOW_MS + 9), Put(b"b", b"2", NOW_MS - 5), Put(b"c", b"3", NOW_MS + 3)]
+    written = settled(log, puts, codec=codec)
+    put(log, [Put(b"a", b"newer")])
+    settle(log)
+    compact(log, job_of(log))
+    header = parse_header(batches(log)[0])
+    assert records_of(log)[:2] == written[1:]
+    assert (header.codec, header.record_count, header.last_offset_delta) == (codec, 2, 2)
+    assert header.max_timestamp == NOW_MS + 3
+
+
+def test_a_tombstone_stays_until_its_horizon_and_then_goes(log: PartitionLog) -> None:
+    written = settled(log, [Put(b"a", b"1")], [Put(b"a", None), Put(b"b", b"2")], [Put(b"z", b"")])
+    compact(log, job_of(log, now_ms=NOW_MS, delete_retention_ms=DAY_MS))
+    assert records_of(log) == written[1:]
+    tombstone = parse_header(batches(log)[1])
+    assert tombstone.attributes & DELETE_HORIZON_BIT
+    assert tombstone.base_timestamp == NOW_MS + DAY_MS
+    settled(log, [Put(b"z", b"2")])
+    compact(log, job_of(log, 4, now_ms=NOW_MS + DAY_MS - 1, delete_retention_ms=5 * DAY_MS))
+    assert (b"a", None) in values(log), "a horizon is set once"
+    settled(log, [Put(b"z", b"3")])
+    compact(log, job_of(log, 5, now_ms=NOW_MS + DAY_MS, delete_retention_ms=5 * DAY_MS))
+    assert (b"a", None) not in values(log)
+    assert written[2] in records_of(log), "with its own time, though the batch has another"
+
+
+def test_a_tombstone_takes_with_it_what_was_cleaned_before(log: PartitionLog) -> None:
+    settled(log, [Put(b"a", b"1")], [Put(b"b", b"1")], [Put(b"b", b"2")])
+    compact(log, job_of(log))
+    settled(log, [Put(b"a", None)])
+    compact(log, job_of(log, 3, delete_retention_ms=DAY_MS))
+    assert values(log) == [(b"b", b"2"), (b"a", None)]
+
+
+def test_the_last_sequence_of_a_producer_outlives_its_records(disk: Mount, log: PartitionLog) -> None:
+    for sequence in range(3):
+        put(log, [Put(b"a", b"%d" % sequence)], producer_id=7, producer_epoch=1, base_sequence=sequence)
+    settled(log, [Put(b"a", b"another's")])
+    compact(log, job_of(log))
+    assert values(log) == [(b"a", b"another's")]
+    emptied = [header for header in map(parse_header, batches(log)) if header.producer_id == 7]
+    assert [(header.base_offset, header.record_count, header.base_sequence) for header in emptied] == [
+        (2, 0, 2)
+    ]
+    for offset in log.snapshots:
+        disk.remove(log.snapshot_path(offset))
+    log.close()
+    ((producer_id, producer),) = reopened(disk).log.producers.items()
+    assert (producer_id, producer.epoch, producer.last.last_sequence) == (7, 1, 2)
+
+
+def test_an_emptied_batch_goes_when_its_producer_has_gone_on(log: PartitionLog) -> None:
+    put(log, [Put(b"a", b"1")], producer_id=7, producer_epoch=1, base_sequence=0)
+    settled(log, [Put(b"a", b"2")])
+    compact(log, job_of(log))
+    put(log, [Put(b"b", b"3")], producer_id=7, producer_epoch=1, base_sequence=1)
+    settled(log, [Put(b"a", b"4")])
+    compact(log, job_of(log, 2))
+    assert [parse_header(batch).producer_id for batch in batches(log)] == [-1, 7, -1]
+
+
+def test_records_without_a_key_are_dropped_and_counted(log: PartitionLog) -> None:
+    settled(log, [Put(None, b"1"), Put(b"a", b"2")], [Put(None, b"3")])
+    cleaned = compact(log, job_of(log))
+    assert values(log) == [(b"a", b"2")]
+    assert (cleaned.keyless_removed, cleaned.records_removed) == (2, 2)
+
+
+def test_control_batches_are_passed_on_as_they_are(log: PartitionLog) -> None:
+    put(log, [Put(b"a", b"1")])
+    put(log, [Put(b"\0\0\0\1", b"marker")], control=True, producer_id=7, producer_epoch=0)
+    settled(log, [Put(b"a", b"2")], [Put(b"\0\0\0\1", b"a record with the key of a marker")])
+    marker = batches(log)[1]
+    compact(log, job_of(log))
+    assert marker in batches(log)
+
+
+def test_a_cleaning_that_runs_out_of_memory_says_how_far_it_came_and_the_next_goes_on(
+    log: PartitionLog,
+) -> None:
+    settled(log, *[[Put(b"%d" % (number % 30), b"%d" % number)] for number in range(100)])
+    clean_to, rounds = 0, 0
+    while dirt_of(log, clean_to).dirty_bytes:
+        cleaned = compact(log, job_of(log, clean_to, memory_bytes=40 * 8))
+        assert cleaned.end_offset > clean_to
+        clean_to, rounds = cleaned.end_offset, rounds + 1
+    assert rounds == 3
+    assert [record.offset for record in records_of(log)] == list(range(70, 100))
+
+
+def test_a_batch_that_does_not_fit_the_memory_is_said(log: PartitionLog) -> None:
+    settled(log, [Put(b"%d" % number, b"") for number in range(20)])
+    with pytest.raises(ConfigError, match=r"log\.cleaner\.dedupe\.buffer\.size = 80 is too small"):
+        clean(log.disk, job_of(log, memory_bytes=80))
+
+
+@pytest.mark.parametrize("position", [3, 20, 65])
+def test_damage_ends_the_cleaning_and_changes_nothing(disk: Mount, log: PartitionLog, position: int) -> None:
+    settled(log, [Put(b"a", b"1")], [Put(b"a", b"2")])
+    flip(disk, log.segments[0].path(), position)
+    names = [name for name in disk.list_folder(log.folder) if name.endswith(".log")]
+    with pytest.raises(CorruptData, match=r"00000000000000000000\.log at 0"):
+        clean(log.disk, job_of(log))
+    left = disk.list_folder(log.folder)
+    assert [name for name in left if name.endswith(".log")] == names
+    assert not [name for name in left if name.endswith(".swap")]
+
+
+def test_small_segments_become_one(log: PartitionLog) -> None:
+    for number in range(10):
+        settled(log, [Put(b"%d" % number, b"kept")])
+    assert len(log.segments) == 11
+    compact(log, job_of(log))
+    assert len(log.segments) == 2
+    assert len(records_of(log)) == 10
