@@ -17,6 +17,7 @@ from penstock.broker.access_table import ACCESS, AccessRow, denied_names
 from penstock.broker.context import RequestContext
 from penstock.broker.quotas import Quotas
 from penstock.errors import ProtocolError
+from penstock.limits import DECODED_BYTES_PER_BYTE, DECODED_REQUEST_BYTES
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.compiler import Decoder, decoder
 from penstock.protocol.frames import RequestHeader, encode_response
@@ -52,11 +53,17 @@ Answer = Struct | None | Later | Coroutine[Any, Any, Struct]
 Handler = Callable[[Any, RequestContext], Answer | Awaitable[Struct]]
 
 
+def weigh_by_size(request: Any, frame_bytes: int) -> int:
+    return DECODED_REQUEST_BYTES + DECODED_BYTES_PER_BYTE * frame_bytes
+
+
 class Route(NamedTuple):
     api: Api[Struct, Struct]
     handle: Handler
     oldest_advertised: int | None = None
     """Lower than the oldest that is served, where old clients draw conclusions from the range."""
+    weigh: Callable[[Any, int], int] = weigh_by_size
+    """What a request that waits for its answer is counted as, from itself and the size of its frame."""
 
 
 class Router:
@@ -95,10 +102,11 @@ class Router:
 
     def dispatch(
         self, header: RequestHeader, frame: memoryview, position: int, connection: RequestContext
-    ) -> tuple[Route, Any, int]:
+    ) -> tuple[Route, Struct, Any, int]:
         """Decode, ask who may, count, and call the handler. ProtocolError: close the connection.
 
-        Returns the route, the handler's answer, and for how many milliseconds the client must pause.
+        Returns the route, the request, the handler's answer, and for how many milliseconds the client
+        must pause.
         """
         key, version = header.api_key, header.api_version
         found = self._decoders.get((key, version))
@@ -114,7 +122,7 @@ class Router:
         else:
             context = connection.undenied(version, header.client_id)
         throttle_ms = self._quotas.charge(context, key, len(frame))
-        return route, route.handle(request, context), throttle_ms
+        return route, request, route.handle(request, context), throttle_ms
 
     def knows(self, api_key: int, version: int) -> bool:
         route = self._routes.get(api_key)

@@ -2,7 +2,7 @@
 
 Everything is decided from the header, so that a batch is never opened on the way in. Two kinds of
 topic ask for more and pay for it: compacted ones (every record needs a key) and those that bound
-how old a record may be.
+how old a record may be. See log/inspection.py for when and where that is done.
 """
 
 from collections.abc import Callable
@@ -87,8 +87,11 @@ def _require_only_a_tail(payload: memoryview, end: int) -> None:
         raise NotABatch(ErrorCode.INVALID_RECORD, "a partition takes exactly one record batch a request")
 
 
-def check_batch(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    """Raise the ApiError that Kafka would answer with; return if the batch is fine."""
+def check_batch(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> bool:
+    """Raise the ApiError that Kafka would answer with; return if the batch is fine.
+
+    True: it is to be refused for a time that lies ahead, and `check_records` says which records.
+    """
     size = len(batch)
     if size > config.max_message_bytes:
         raise ApiError(
@@ -103,9 +106,21 @@ def check_batch(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms:
     if not check_crc(batch, header):
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the checksum of the batch does not match")
     _check_shape(header)
-    _check_timestamps(batch, header, config, now_ms)
+    if header.attributes & LOG_APPEND_TIME_BIT:
+        raise ApiError(ErrorCode.INVALID_TIMESTAMP, "only the broker may set the log append time")
+    return _is_ahead(header, config, now_ms)
+
+
+def check_records(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+    """The checks for which a batch must be opened. Takes long for a large one."""
+    if _is_ahead(header, config, now_ms):
+        raise _ahead(batch, header, config, now_ms)
+    if config.timestamp_before_max_ms != LONG_MAX and config.timestamp_type is not LOG_APPEND_TIME:
+        _require_few(header)
+        _check_oldest(batch, now_ms - config.timestamp_before_max_ms)
     if COMPACT in config.cleanup_policy:
-        _check_keys(batch, header)
+        _require_few(header)
+        _check_keys(batch)
 
 
 def _check_shape(header: BatchHeader) -> None:
@@ -133,26 +148,29 @@ def _check_shape(header: BatchHeader) -> None:
         raise ApiError(ErrorCode.INVALID_TXN_STATE, "this broker does not offer transactions")
 
 
-def _check_timestamps(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    if header.attributes & LOG_APPEND_TIME_BIT:
-        raise ApiError(ErrorCode.INVALID_TIMESTAMP, "only the broker may set the log append time")
-    if config.timestamp_type is LOG_APPEND_TIME:
-        return
+def _is_ahead(header: BatchHeader, config: TopicConfig, now_ms: int) -> bool:
     newest = header.max_timestamp
-    if newest != NO_TIMESTAMP and newest - now_ms > config.timestamp_after_max_ms:
-        raise ApiError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"a timestamp lies {newest - now_ms} ms ahead; "
-            f"message.timestamp.after.max.ms is {config.timestamp_after_max_ms}",
-            records=_at_fault(batch, lambda time: time - now_ms > config.timestamp_after_max_ms),
-        )
-    if config.timestamp_before_max_ms != LONG_MAX:
-        _require_few(header)
-        _check_oldest(batch, now_ms - config.timestamp_before_max_ms)
+    return (
+        newest - now_ms > config.timestamp_after_max_ms
+        and newest != NO_TIMESTAMP
+        and config.timestamp_type is not LOG_APPEND_TIME
+    )
+
+
+def _ahead(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> ApiError:
+    """Names the records at fault, unless the batch has more than are looked at one by one."""
+    latest = now_ms + config.timestamp_after_max_ms
+    few = header.record_count <= RECORDS_CHECKED_MAX
+    return ApiError(
+        ErrorCode.INVALID_TIMESTAMP,
+        f"a timestamp lies {header.max_timestamp - now_ms} ms ahead; "
+        f"message.timestamp.after.max.ms is {config.timestamp_after_max_ms}",
+        records=_at_fault(batch, lambda time: time > latest) if few else (),
+    )
 
 
 def _require_few(header: BatchHeader) -> None:
-    """What is done for every record is done while everybody else waits."""
+    """What is done for every record is done while other batches wait for their turn."""
     if header.record_count > RECORDS_CHECKED_MAX:
         raise ApiError(
             ErrorCode.MESSAGE_TOO_LARGE,
@@ -176,8 +194,7 @@ def _at_fault(batch: Buffer, is_wrong: Callable[[int], bool]) -> tuple[int, ...]
     return tuple(number for number, record in enumerate(_opened(batch)) if is_wrong(record.timestamp))
 
 
-def _check_keys(batch: Buffer, header: BatchHeader) -> None:
-    _require_few(header)
+def _check_keys(batch: Buffer) -> None:
     try:
         missing = records.keys_missing(batch)
     except CorruptData as error:

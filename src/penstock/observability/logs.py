@@ -3,6 +3,9 @@
     2026-11-15T08:00:00.123Z INFO  partition.recovered partition=orders-3 scanned_bytes=1048576
 
 Values that could break a line or imitate another are quoted: names come from clients.
+
+Rule 1: a log that cannot be written changes nothing else. Lines lost to a full disk are counted, and
+        the count is the first thing said when there is room again.
 """
 
 import json
@@ -28,6 +31,7 @@ class StreamLog:
         self._clock = clock
         self._stream = stream if stream is not None else sys.stderr
         self._quiet = quiet
+        self._lost = 0
 
     def info(self, event: str, **fields: object) -> None:
         if not self._quiet:
@@ -43,7 +47,13 @@ class StreamLog:
         now = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
         stamp = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z"
         words = [stamp, level, event, *(f"{name}={_quoted(value)}" for name, value in fields.items())]
-        print(" ".join(words), file=self._stream, flush=True)
+        try:
+            if self._lost:
+                print(stamp, "WARN ", "log.lost", f"lines={self._lost}", file=self._stream, flush=True)
+                self._lost = 0
+            print(" ".join(words), file=self._stream, flush=True)
+        except OSError:
+            self._lost += 1
 
 
 class Silence:

@@ -59,7 +59,7 @@ def frame_of(*topics: str, version: int = 12) -> bytes:
 def test_a_request_reaches_its_handler_decoded_and_counted() -> None:
     desk = Desk()
     frame = frame_of("a", "b")
-    _, answer, throttle_ms = desk.dispatch(frame)
+    _, _, answer, throttle_ms = desk.dispatch(frame)
     (request, context), *others = desk.asked
     assert not others
     assert [topic.name for topic in request.topics or []] == ["a", "b"]

@@ -231,6 +231,8 @@ def test_ordinary_batches_pass_every_check() -> None:
     check_client_shape(header_with(producer_id=7, producer_epoch=0, base_sequence=0))
     check_client_shape(header_with(base_offset=2**63 - 3))
     check_shape(parse_header(COMMIT_MARKER))
+    with pytest.raises(CorruptData):
+        check_client_shape(parse_header(COMMIT_MARKER))
 
 
 def test_sealing_gives_the_checksum_that_clients_expect() -> None:
