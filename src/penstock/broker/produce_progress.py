@@ -65,7 +65,8 @@ class ProduceInProgress:
             _refuse(answer, partition, outcome)
             wait.reached(number)
             return
-        answer.base_offset, end_offset, answer.log_append_time_ms = outcome
+        answer.base_offset, end_offset = outcome.base_offset, outcome.end_offset
+        answer.log_append_time_ms = outcome.log_append_time_ms
         answer.log_start_offset = partition.log.log_start_offset
         if end_offset > partition.high_watermark:
             partition.produce_waits.add(end_offset, wait, number)

@@ -143,12 +143,11 @@ class Storage:
     def _written(self, partition: Partition) -> None:
         """Something of the partition must reach the disk: a batch, or an index that was made anew."""
         self.checkpoints.touch(partition)
-        config = partition.config
-        policy = config.flush_policy
+        policy = partition.flush_policy
         if policy is BEFORE_ACK:
             self.flusher.request(partition)
         elif policy is INTERVAL:
-            log = partition.log
+            log, config = partition.log, partition.config
             if log.log_end_offset - log.flushed_end_offset >= config.flush_messages:
                 self.flusher.request(partition)
             else:

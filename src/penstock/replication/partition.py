@@ -10,7 +10,8 @@ Rule 2: a partition whose disk lied is offline. It answers KAFKA_STORAGE_ERROR a
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+
+import msgspec
 
 from penstock.config.topic import FlushPolicy, TopicConfig
 from penstock.errors import ApiError, ErrorCode
@@ -30,7 +31,7 @@ from penstock.types import NO_TIMESTAMP, LeaderEpoch, Offset, TopicId, TopicPart
 BEFORE_ACK = FlushPolicy.BEFORE_ACK
 
 
-class Appended(NamedTuple):
+class Appended(msgspec.Struct, frozen=True, gc=False):
     base_offset: Offset
     end_offset: Offset
     log_append_time_ms: int
@@ -45,6 +46,7 @@ class Partition:
         "_on_dirty",
         "batches_waiting",
         "fetch_waits",
+        "flush_policy",
         "high_watermark",
         "leader_epoch",
         "log",
@@ -100,6 +102,7 @@ class Partition:
     def reconfigure(self, config: TopicConfig) -> None:
         self._config = config
         self._is_inspected, self._is_opened = is_inspected(config), is_opened(config)
+        self.flush_policy = config.flush_policy
         self.log.settings = log_settings(config)
 
     # Writing
@@ -139,11 +142,12 @@ class Partition:
     def _write(self, batch: bytearray | memoryview, header: BatchHeader, log_append_time_ms: int) -> Appended:
         if header.producer_id >= 0 and (repeated := self.log.producers.check(header)) is not None:
             return Appended(repeated.base_offset, Offset(repeated.last_offset + 1), repeated.timestamp)
-        base_offset = self.log.append(batch, header, self.leader_epoch)
+        log = self.log
+        base_offset = log.append(batch, header, self.leader_epoch)
         self._on_dirty(self)
-        if self._config.flush_policy is not BEFORE_ACK:
-            self.advance()
-        return Appended(base_offset, self.log.log_end_offset, log_append_time_ms)
+        if self.flush_policy is not BEFORE_ACK:
+            self._reach(log.log_end_offset, log.appended_bytes)
+        return Appended(base_offset, log.log_end_offset, log_append_time_ms)
 
     # Becoming safe
 
@@ -156,13 +160,20 @@ class Partition:
     def advance(self) -> None:
         """Move the high watermark to where it may be, and tell those who wait for it."""
         log = self.log
-        waits_for_disk = self._config.flush_policy is BEFORE_ACK
-        reached = log.flushed_end_offset if waits_for_disk else log.log_end_offset
-        if reached > self.high_watermark:
-            self.high_watermark = reached
-            shown = log.flushed_bytes if waits_for_disk else log.appended_bytes
-            self.shown_bytes = max(self.shown_bytes, shown)
-            self.produce_waits.release(reached)
+        if self.flush_policy is BEFORE_ACK:
+            self._reach(log.flushed_end_offset, log.flushed_bytes)
+        else:
+            self._reach(log.log_end_offset, log.appended_bytes)
+
+    def _reach(self, offset: Offset, shown_bytes: int) -> None:
+        if offset <= self.high_watermark:
+            return
+        self.high_watermark = offset
+        if shown_bytes > self.shown_bytes:
+            self.shown_bytes = shown_bytes
+        if self.produce_waits.queue:
+            self.produce_waits.release(offset)
+        if self.fetch_waits:
             self._wake_fetches()
 
     def go_offline(self, reason: str, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> None:
