@@ -22,7 +22,7 @@ from penstock.log.partition_log import Flush, LogSettings, PartitionLog
 from penstock.log.reading import ColdRead, ColdResult, Found
 from penstock.log.retention import SegmentFacts
 from penstock.log.time_lookup import TimedSegment, TimeLookup
-from penstock.log.validation import check_batch, read_batch
+from penstock.log.validation import PlainLimits, check_batch, is_plain, read_batch
 from penstock.protocol.batches import BatchHeader
 from penstock.replication.waiting import ProduceWaits
 from penstock.types import NO_TIMESTAMP, LeaderEpoch, Offset, TopicId, TopicPartition
@@ -44,6 +44,7 @@ class Partition:
         "_is_inspected",
         "_is_opened",
         "_on_dirty",
+        "_plain",
         "batches_waiting",
         "fetch_waits",
         "flush_policy",
@@ -102,6 +103,7 @@ class Partition:
     def reconfigure(self, config: TopicConfig) -> None:
         self._config = config
         self._is_inspected, self._is_opened = is_inspected(config), is_opened(config)
+        self._plain = PlainLimits.of(config)
         self.flush_policy = config.flush_policy
         self.log.settings = log_settings(config)
 
@@ -125,7 +127,8 @@ class Partition:
             raise refusal.again()
         header, payload = read_batch(payload)
         config = self._config
-        is_suspect = check_batch(payload, header, config, now_ms)
+        is_plainly_fine = is_plain(payload, header, self._plain, now_ms)
+        is_suspect = not is_plainly_fine and check_batch(payload, header, config, now_ms)
         if is_suspect or self._is_inspected or self.batches_waiting:
             inspection = Inspection(payload, header, config, now_ms, is_suspect or self._is_opened)
             if self.turns is not None and (self.batches_waiting or inspection.is_long):

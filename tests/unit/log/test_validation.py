@@ -3,13 +3,15 @@
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import CleanupPolicy, TimestampType, TopicConfig
 from penstock.errors import ApiError, ErrorCode
 from penstock.log.inspection import is_opened
-from penstock.log.validation import check_batch, check_records, read_batch
-from penstock.protocol.batches import parse_header, seal_in_place
+from penstock.log.validation import PlainLimits, check_batch, check_records, is_plain, read_batch
+from penstock.protocol.batches import ATTRIBUTES_AT, CRC_AT, HEADER_BYTES, parse_header, seal_in_place
 from tests.unit.log.log_support import DAY_MS, NOW_MS, batch_of
 
 DEFAULTS = BrokerConfig.of().topic_defaults
@@ -37,11 +39,38 @@ def refused(batch: bytes, config: TopicConfig = DEFAULTS) -> ErrorCode:
     return raised.value.code
 
 
+def plain(batch: bytes, config: TopicConfig = DEFAULTS) -> bool:
+    return is_plain(memoryview(batch), parse_header(batch), PlainLimits.of(config), NOW_MS)
+
+
 def test_an_ordinary_batch_is_taken() -> None:
     batch = batch_of([b"a", b"b"], producer_id=1, producer_epoch=0, base_sequence=0)
     header, whole = read_batch(memoryview(batch))
     judged(bytes(whole))
     assert (bytes(whole), header.record_count, header.producer_id) == (batch, 2, 1)
+    assert plain(batch), "the common case takes the short way"
+
+
+@given(
+    at=st.integers(CRC_AT + 4, HEADER_BYTES - 1),
+    value=st.binary(min_size=1, max_size=8),
+    config=st.sampled_from((DEFAULTS, COMPACTED, DEFAULTS._replace(timestamp_before_max_ms=10))),
+    bytes_max=st.sampled_from((70, 1_000_000)),
+)
+def test_no_batch_is_plain_that_would_be_refused(
+    at: int, value: bytes, config: TopicConfig, bytes_max: int
+) -> None:
+    batch = changed(at, value[: HEADER_BYTES - at])
+    config = config._replace(max_message_bytes=bytes_max)
+    if plain(batch, config):
+        assert not check_batch(batch, parse_header(batch), config, NOW_MS)
+
+
+@pytest.mark.parametrize("attributes", [b"\x80\x20", b"\x80\x07"], ids=["control", "codec"])
+def test_a_bit_that_nobody_defined_hides_no_other(attributes: bytes) -> None:
+    batch = changed(ATTRIBUTES_AT, attributes)
+    assert not plain(batch)
+    assert refused(batch) is ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize(
@@ -95,6 +124,7 @@ def test_a_payload_that_is_not_one_batch_is_refused(payload: bytes | None, code:
     ],
 )
 def test_a_batch_that_may_not_be_written_is_refused(batch: Callable[[], bytes], code: ErrorCode) -> None:
+    assert not plain(batch())
     assert refused(batch()) is code
 
 
