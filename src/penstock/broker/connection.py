@@ -44,6 +44,8 @@ from penstock.protocol.messages.api_versions import API_VERSIONS
 from penstock.protocol.schema import Struct
 from penstock.types import Buffer
 
+API_VERSIONS_KEY = API_VERSIONS.key
+
 
 class Stop(Enum):
     EXCLUSIVE = 1
@@ -262,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
     def _accept(self, frame: memoryview) -> None:
         header, position = parse_header(frame)
         router = self._shared.router
-        if header.api_key == API_VERSIONS.key and not router.knows(header.api_key, header.api_version):
+        if header.api_key == API_VERSIONS_KEY and not router.knows(header.api_key, header.api_version):
             reply = unsupported_version_reply(router.supported())
             self._send_in_order(encode_response(API_VERSIONS, 0, header.correlation_id, reply))
             return
@@ -320,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
             self._go_on(Stop.IN_FLIGHT)
 
     def _send_in_order(self, buffers: list[Buffer]) -> None:
-        if not len(self._replies):
+        if not self._replies.pending:
             self._write(buffers)
             return
         self._write(self._replies.finish(self._replies.expect(), buffers))
@@ -332,9 +334,9 @@ class Connection(asyncio.BufferedProtocol):
             self._stop(Stop.IN_FLIGHT)
 
     def _write(self, buffers: list[Buffer]) -> None:
-        if buffers:
-            self._outgoing.write(buffers)
-        self._count_unsent()
+        # Less than REPLY_BYTES_GATHERED_MAX goes uncounted, and only until the read ends.
+        if not buffers or self._outgoing.write(buffers):
+            self._count_unsent()
 
     def _count_unsent(self) -> None:
         """Keep the count of unsent bytes of all connections."""

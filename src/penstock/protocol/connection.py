@@ -12,7 +12,7 @@ Rule 3: replies leave in the order of their requests, whenever they are finished
 
 from collections import deque
 from collections.abc import Callable
-from struct import unpack_from
+from struct import Struct
 from typing import Final
 
 from penstock.errors import ProtocolError
@@ -26,6 +26,7 @@ from penstock.limits import (
 from penstock.types import Buffer
 
 NOT_FINISHED: Final = None
+_SIZE: Final = Struct(">i").unpack_from
 
 
 class FrameReceiver:
@@ -73,11 +74,14 @@ class FrameReceiver:
 
     def next_frame(self, data: memoryview, position: int) -> tuple[memoryview, int] | None:
         """The whole frame that begins at `position`, and where it ends. None: it is not whole."""
-        start = position + FRAME_PREFIX_BYTES
-        if len(data) < start:
+        start, have = position + FRAME_PREFIX_BYTES, len(data)
+        if have < start:
             return None
-        end = position + self._checked_size(data, position)
-        return (data[start:end], end) if end <= len(data) else None
+        (size,) = _SIZE(data, position)
+        if not REQUEST_BYTES_MIN <= size <= self._frame_bytes_max:
+            raise self._refusal(size)
+        end = start + size
+        return (data[start:end], end) if end <= have else None
 
     def keep_bytes(self, rest: memoryview, *, is_short: bool = False) -> int:
         """How much memory the unfinished frame that begins with `rest` is given at first."""
@@ -141,11 +145,14 @@ class FrameReceiver:
 
     def _checked_size(self, data: Buffer, position: int) -> int:
         """The size of a frame with its prefix, or ProtocolError if no request can have it."""
-        (size,) = unpack_from(">i", data, position)
+        (size,) = _SIZE(data, position)
         if not REQUEST_BYTES_MIN <= size <= self._frame_bytes_max:
-            allowed = f"{REQUEST_BYTES_MIN} to {self._frame_bytes_max}"
-            raise ProtocolError(f"a frame of {size} bytes was announced; {allowed} are allowed")
+            raise self._refusal(size)
         return FRAME_PREFIX_BYTES + int(size)
+
+    def _refusal(self, size: int) -> ProtocolError:
+        allowed = f"{REQUEST_BYTES_MIN} to {self._frame_bytes_max}"
+        return ProtocolError(f"a frame of {size} bytes was announced; {allowed} are allowed")
 
 
 class PendingReply:
@@ -164,28 +171,29 @@ class PendingReply:
 class ReplyOrder:
     """Holds finished replies until every earlier one has left."""
 
-    __slots__ = ("_pending", "held_bytes")
+    __slots__ = ("held_bytes", "pending")
 
     def __init__(self) -> None:
-        self._pending: deque[PendingReply] = deque()
+        self.pending: deque[PendingReply] = deque()
+        """Oldest first. For a look whether there are any; changed only here."""
         self.held_bytes = 0
         """Of replies that are finished and wait for an earlier one."""
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self.pending)
 
     def expect(
         self, abandon: Callable[[], None] | None = None, charge_bytes: int = 0, since: float = 0.0
     ) -> PendingReply:
         """A request was accepted; its reply will have this place."""
         pending = PendingReply(abandon, charge_bytes, since)
-        self._pending.append(pending)
+        self.pending.append(pending)
         return pending
 
     def abandonable(self) -> list[PendingReply]:
         """Those whose work ends as soon as nobody waits for it. Others are finished in any case."""
         return [
-            reply for reply in self._pending if reply.buffers is NOT_FINISHED and reply.abandon is not None
+            reply for reply in self.pending if reply.buffers is NOT_FINISHED and reply.abandon is not None
         ]
 
     def abandon(self) -> int:
@@ -196,7 +204,7 @@ class ReplyOrder:
             reply.charge_bytes = 0
             assert reply.abandon is not None
             reply.abandon()
-        self._pending = deque()
+        self.pending = deque()
         self.held_bytes = 0
         return charged_bytes
 
@@ -207,7 +215,7 @@ class ReplyOrder:
         pending.size = sum(map(len, buffers))
         self.held_bytes += pending.size
         ready: list[Buffer] = []
-        queue = self._pending
+        queue = self.pending
         while queue and (first := queue[0].buffers) is not NOT_FINISHED:
             ready += first
             self.held_bytes -= queue.popleft().size
