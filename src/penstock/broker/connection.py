@@ -41,6 +41,7 @@ from penstock.limits import (
 from penstock.protocol.connection import FrameReceiver, PendingReply, ReplyOrder
 from penstock.protocol.frames import RequestHeader, encode_response, parse_header
 from penstock.protocol.messages.api_versions import API_VERSIONS
+from penstock.protocol.repeats import Repeats
 from penstock.protocol.schema import Struct
 from penstock.types import Buffer
 
@@ -93,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._receiver = FrameReceiver(shared.request_bytes_max)
         self._replies = ReplyOrder()
+        self._repeats = Repeats()
         self._stops: set[Stop] = set()
         self._memory = FrameMemory(
             shared,
@@ -262,24 +264,34 @@ class Connection(asyncio.BufferedProtocol):
     # Answering
 
     def _accept(self, frame: memoryview) -> None:
-        header, position = parse_header(frame)
         router = self._shared.router
+        repeated = self._repeats.recall(frame)
+        if repeated is not None:
+            self._handle(*repeated, len(frame))
+            return
+        header, position = parse_header(frame)
         if header.api_key == API_VERSIONS_KEY and not router.knows(header.api_key, header.api_version):
             reply = unsupported_version_reply(router.supported())
             self._send_in_order(encode_response(API_VERSIONS, 0, header.correlation_id, reply))
             return
-        route, request, answer, throttle_ms = router.dispatch(header, frame, position, self.context)
+        request = router.decode(header, frame, position)
+        self._repeats.remember(frame, header, position, request)
+        self._handle(header, request, len(frame))
+
+    def _handle(self, header: RequestHeader, request: Struct, request_bytes: int) -> None:
+        dispatched = self._shared.router.dispatch(header, request, request_bytes, self.context)
+        route, answer, throttle_ms = dispatched
         if throttle_ms:
             self._throttle(throttle_ms)
         if isinstance(answer, Struct):
             self._send_in_order(encode_reply(route, header, answer))
         elif isinstance(answer, Later):
-            pending = self._charge(answer.abandon, route.weigh(request, len(frame)))
+            pending = self._charge(answer.abandon, route.weigh(request, request_bytes))
             answer.then(partial(self._finish, pending, route, header))
             self._stop_at_limit()
         elif answer is not None:
             self._stop(Stop.EXCLUSIVE)
-            pending = self._charge(None, route.weigh(request, len(frame)))
+            pending = self._charge(None, route.weigh(request, request_bytes))
             waiting = self._answer(answer, pending, route, header)
             self._shared.tasks.start(waiting, f"{route.api.name} for {self.context.peer}")
 

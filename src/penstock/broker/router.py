@@ -79,7 +79,7 @@ class Router:
         self._image = image
         self._routes: dict[int, Route] = {}
         self._rows: dict[int, AccessRow] = {}
-        self._decoders: dict[tuple[int, int], tuple[Route, Decoder[Struct]]] = {}
+        self._decoders: dict[tuple[int, int], Decoder[Struct]] = {}
         for route in routes:
             self.add(route)
 
@@ -100,20 +100,21 @@ class Router:
             for key, route in sorted(self._routes.items())
         ]
 
-    def dispatch(
-        self, header: RequestHeader, frame: memoryview, position: int, connection: RequestContext
-    ) -> tuple[Route, Struct, Any, int]:
-        """Decode, ask who may, count, and call the handler. ProtocolError: close the connection.
+    def decode(self, header: RequestHeader, frame: memoryview, position: int) -> Struct:
+        """The request itself. ProtocolError: close the connection."""
+        key, version = header.api_key, header.api_version
+        decode = self._decoders.get((key, version)) or self._decoder_of(key, version)
+        return decode(frame, position)[0]
 
-        Returns the route, the request, the handler's answer, and for how many milliseconds the client
-        must pause.
+    def dispatch(
+        self, header: RequestHeader, request: Struct, request_bytes: int, connection: RequestContext
+    ) -> tuple[Route, Any, int]:
+        """Ask who may, count, and call the handler for a request that was decoded here.
+
+        Returns the route, the handler's answer, and for how many milliseconds the client must pause.
         """
         key, version = header.api_key, header.api_version
-        found = self._decoders.get((key, version))
-        if found is None:
-            found = self._decoder_of(key, version)
-        route, decode = found
-        request, _ = decode(frame, position)
+        route = self._routes[key]
         if not self._authorizer.allows_everything:
             denied = denied_names(
                 self._rows[key], request, self._image(), connection.principal, self._authorizer
@@ -121,20 +122,20 @@ class Router:
             context = connection.for_request(version, header.client_id, denied)
         else:
             context = connection.undenied(version, header.client_id)
-        throttle_ms = self._quotas.charge(context, key, len(frame))
-        return route, request, route.handle(request, context), throttle_ms
+        throttle_ms = self._quotas.charge(context, key, request_bytes)
+        return route, route.handle(request, context), throttle_ms
 
     def knows(self, api_key: int, version: int) -> bool:
         route = self._routes.get(api_key)
         return route is not None and route.api.has_version(version)
 
-    def _decoder_of(self, key: int, version: int) -> tuple[Route, Decoder[Struct]]:
+    def _decoder_of(self, key: int, version: int) -> Decoder[Struct]:
         route = self._routes.get(key)
         if route is None:
             raise ProtocolError(f"api key {key} is not served")
         if not route.api.has_version(version):
             raise ProtocolError(f"{route.api.name} version {version} is not served")
-        found = route, decoder(route.api.request, version, route.api.is_flexible(version))
+        found = decoder(route.api.request, version, route.api.is_flexible(version))
         self._decoders[key, version] = found
         return found
 

@@ -48,7 +48,8 @@ class Desk:
 
     def dispatch(self, frame: bytes) -> Any:
         header, position = parse_header(memoryview(frame))
-        return self.router.dispatch(header, memoryview(frame), position, self.connection)
+        request = self.router.decode(header, memoryview(frame), position)
+        return self.router.dispatch(header, request, len(frame), self.connection)
 
 
 def frame_of(*topics: str, version: int = 12) -> bytes:
@@ -59,7 +60,7 @@ def frame_of(*topics: str, version: int = 12) -> bytes:
 def test_a_request_reaches_its_handler_decoded_and_counted() -> None:
     desk = Desk()
     frame = frame_of("a", "b")
-    _, _, answer, throttle_ms = desk.dispatch(frame)
+    _, answer, throttle_ms = desk.dispatch(frame)
     (request, context), *others = desk.asked
     assert not others
     assert [topic.name for topic in request.topics or []] == ["a", "b"]
