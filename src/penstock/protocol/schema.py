@@ -6,6 +6,8 @@ mypy sees (`int`, `str`, ...) is what a handler gets; the rest of the annotation
     versions(4)       only from version 4 on;  versions(4, 7): only in versions 4 to 7
     X | None          may be null;  with nullable(10): only from version 10 on
     tagged(0)         travels in the tag section of flexible versions, left out when it has its default
+    READY             an array whose elements may be of a subclass that carries its own bytes, `encoded`,
+                      made before for the same version: they are sent as they are
     RARE              almost always empty, null or default: see `compiler.py` for what that buys
 
 Rule 1: every field has a default. It is the value in versions that lack the field.
@@ -95,7 +97,12 @@ class Rare(msgspec.Struct, frozen=True):
     pass
 
 
+class Ready(msgspec.Struct, frozen=True):
+    pass
+
+
 RARE: Final = Rare()
+READY: Final = Ready()
 
 
 def versions(first: int, last: int = VERSION_MAX) -> Versions:
@@ -146,6 +153,7 @@ class Field(msgspec.Struct, frozen=True):
     nullable_from: int | None = None
     tag: int | None = None
     is_rare: bool = False
+    may_be_ready: bool = False
 
     def is_in(self, version: int) -> bool:
         return self.first <= version <= self.last
@@ -184,6 +192,7 @@ def _field(name: str, hint: Any, default: object) -> Field:
         nullable_from=null.first if is_nullable else None,
         tag=tag.number if tag else None,
         is_rare=RARE in marks,
+        may_be_ready=READY in marks,
     )
 
 
