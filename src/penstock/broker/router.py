@@ -21,6 +21,8 @@ from penstock.limits import DECODED_BYTES_PER_BYTE, DECODED_REQUEST_BYTES
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.compiler import Decoder, decoder
 from penstock.protocol.frames import RequestHeader, encode_response
+from penstock.protocol.messages.produce import ProduceResponse
+from penstock.protocol.produce_reply import plain_reply
 from penstock.protocol.schema import Api, Struct
 from penstock.security.access import Authorizer
 from penstock.types import Buffer
@@ -141,4 +143,8 @@ class Router:
 
 
 def encode_reply(route: Route, header: RequestHeader, reply: Struct) -> list[Buffer]:
+    if type(reply) is ProduceResponse:
+        frame = plain_reply(header.api_version, header.correlation_id, reply)
+        if frame is not None:
+            return [frame]
     return encode_response(route.api, header.api_version, header.correlation_id, reply)
