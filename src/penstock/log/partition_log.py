@@ -123,7 +123,7 @@ class PartitionLog:
             self.roll()
             segment = self.segments[-1]
         base_offset = self.log_end_offset
-        stamp_in_place(batch, 0, base_offset=base_offset, leader_epoch=leader_epoch)
+        stamp_in_place(batch, base_offset, leader_epoch)
         position = segment.size_bytes
         if not self._folder_made:
             self._make_new_folder()
@@ -155,7 +155,10 @@ class PartitionLog:
             segment.size_bytes + size > settings.segment_bytes
             or header.max_timestamp - first > settings.segment_ms
             or self.log_end_offset + header.last_offset_delta - segment.base_offset > SEGMENT_OFFSETS_MAX
-            or len(segment.index) * INDEX_ENTRY_BYTES >= settings.index_bytes_max
+            or (
+                segment.bytes_since_entry > settings.index_interval_bytes  # an entry is due
+                and len(segment.index) * INDEX_ENTRY_BYTES >= settings.index_bytes_max
+            )
         )
 
     def roll(self) -> None:

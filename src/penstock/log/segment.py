@@ -38,7 +38,6 @@ class FileShelf(Protocol):
 
 class Segment:
     __slots__ = (
-        "_bytes_since_entry",
         "_disk",
         "_file",
         "_index",
@@ -46,6 +45,7 @@ class Segment:
         "_newest_timestamp_offset",
         "_time_index",
         "base_offset",
+        "bytes_since_entry",
         "dirty",
         "first_timestamp",
         "folder",
@@ -72,7 +72,8 @@ class Segment:
         # An empty segment has empty indexes; another's are loaded when asked for.
         self._index = OffsetIndex(base_offset) if size_bytes == 0 else None
         self._time_index = TimeIndex(base_offset) if size_bytes == 0 else None
-        self._bytes_since_entry = 0
+        self.bytes_since_entry = 0
+        """How much has come since the index got an entry: beyond the interval the next batch gets one."""
         self._newest_timestamp: int | None = NO_TIMESTAMP if size_bytes == 0 else None
         self._newest_timestamp_offset = base_offset
 
@@ -140,7 +141,7 @@ class Segment:
         self.install_indexes(indexes)
         self._newest_timestamp = indexes.by_time.newest_timestamp
         self._newest_timestamp_offset = indexes.by_time.newest_offset
-        self._bytes_since_entry = 0
+        self.bytes_since_entry = 0
         self.size_bytes = self.written_from = indexes.by_offset.last_position
         return self.size_bytes
 
@@ -224,11 +225,11 @@ class Segment:
         if newest > (self.newest_timestamp if known is None else known):
             self._newest_timestamp = newest
             self._newest_timestamp_offset = last_offset
-        if self._bytes_since_entry > interval_bytes:
+        if self.bytes_since_entry > interval_bytes:
             self.index.add(last_offset, self.size_bytes)
             self.time_index.add(self.newest_timestamp, self._newest_timestamp_offset)
-            self._bytes_since_entry = 0
-        self._bytes_since_entry += size
+            self.bytes_since_entry = 0
+        self.bytes_since_entry += size
         self.size_bytes += size
 
     def seal(self) -> None:

@@ -125,7 +125,7 @@ def test_a_batch_cut_short_fails_its_checksum() -> None:
 def test_stamping_changes_offset_and_epoch_and_nothing_else() -> None:
     buffer = bytearray(b"before" + TWO_RECORDS + b"after")
 
-    stamp_in_place(memoryview(buffer), 6, base_offset=2**40, leader_epoch=9)
+    stamp_in_place(memoryview(buffer)[6:-5], 2**40, 9)
 
     header = parse_header(buffer, 6)
     assert header == parse_header(TWO_RECORDS)._replace(base_offset=2**40, leader_epoch=9)  # type: ignore[arg-type]
