@@ -27,17 +27,23 @@ help:
 
 $(VENV)/.broker: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Penstock needs Python 3.11 or newer; set PYTHON=... to choose one" if sys.version_info < (3, 11) else 0)'
+	@echo "installing Penstock and what it needs into $(VENV); this can take a minute or two" >&2
 	@$(MAKE_VENV)
 	@$(INSTALL) --editable .
 	@touch $@
+	@echo "installed" >&2
 
 $(VENV)/.tests: $(VENV)/.broker
+	@echo "installing what the tests need into $(VENV)" >&2
 	@$(INSTALL) --editable '.[test]'
 	@touch $@
+	@echo "installed" >&2
 
 $(VENV)/.fuzz: $(VENV)/.tests
+	@echo "installing what fuzzing needs into $(VENV)" >&2
 	@$(INSTALL) --editable '.[test,fuzz]'
 	@touch $@
+	@echo "installed" >&2
 
 #   make setup    only install: the broker, every extra and the test tools
 setup: $(VENV)/.tests

@@ -76,11 +76,27 @@ RECEIVE_BYTES_WHEN_SHORT = 16 * KIB
 # A frame larger than the shared buffer is given this much at first, and the rest of what it
 # announced only when that much has come: announcing 100 MiB and sending nothing gains little.
 FRAME_FIRST_BYTES = 1 * MIB + 64 * KIB
+# While memory is short a frame begins with this much, and gets so many times what has come.
+FRAME_STEP_BYTES = 4 * KIB
+FRAME_STEP_GROWTH = 8
+# While somebody waits for memory, who holds most of it for longest is ended, so many at a time,
+# unless the request is younger than this or comes at this rate.
+MEMORY_RELIEF_MS = 100
+MEMORY_RELIEF_PARTS = 8
+MEMORY_GRACE_MS = 500
+FRAME_BYTES_PER_SECOND_MIN = 1 * MIB
 # Requests of one connection that wait for an answer; reading pauses at this number.
 CONNECTION_REQUESTS_IN_FLIGHT_MAX = 128
 # Bytes kept for all unfinished requests. Half of it is for frames beyond FRAME_FIRST_BYTES, so that
 # large requests never stop small ones.
 REQUEST_BYTES_IN_FLIGHT_MAX = 256 * MIB
+# Memory of decoded requests that wait for their answer, and what one is counted as: so much, and so
+# much for each of its bytes (the worst that can be made of them), or for each partition where only
+# partitions wait.
+DECODED_BYTES_MAX = 256 * MIB
+DECODED_REQUEST_BYTES = 2 * KIB
+DECODED_BYTES_PER_BYTE = 48
+DECODED_PARTITION_BYTES = 512
 # How often connections are looked at for stalled frames, slow readers and idleness.
 CONNECTION_SWEEP_MS = 1 * SECOND_MS
 # Bad requests that are logged each second; the rest are only counted.
@@ -118,14 +134,22 @@ SHUTDOWN_MS_MAX = 10 * SECOND_MS
 BATCH_BYTES_MAX = 1 * MIB + 12
 # What one batch may become when it has to be looked into (times, keys, recompression).
 DECOMPRESSED_BYTES_MAX = 64 * MIB
-# Records of one batch that are looked at one by one, on the event loop, where a topic asks for it.
+# Records of one batch that are looked at one by one, where a topic asks for it.
 RECORDS_CHECKED_MAX = 50_000
+# A batch beyond either of these, or a compressed one, is looked into by a worker thread: these many
+# records take about half a millisecond.
+INSPECTED_RECORDS_ON_LOOP_MAX = 200
+INSPECTED_BYTES_ON_LOOP_MAX = 16 * KIB
+# Batches that wait to be looked into, of all partitions; their requests are no longer held.
+INSPECTED_BYTES_WAITING_MAX = 64 * MIB
 # What zstd's highest level declares; the memory behind it is only touched as far as it is used.
 DECOMPRESSION_WINDOW_BYTES_MAX = 128 * MIB
 # A producer may have this many batches in flight and still be recognised when it repeats one.
 PRODUCER_WINDOW_BATCHES = 5
 # The oldest are forgotten first beyond this number.
 PRODUCERS_PER_PARTITION_MAX = 5_000
+# Of all partitions together; about 1.5 KiB each.
+PRODUCERS_MAX = 100_000
 PRODUCER_IDS_PER_BLOCK = 1_000
 PRODUCER_EXPIRY_MS = 1 * DAY_MS
 
@@ -181,6 +205,8 @@ CHECKPOINT_BYTES = 64 * MIB
 CHECKPOINT_MS = 5 * SECOND_MS
 # Partitions whose checkpoint is planned in one turn of the loop.
 CHECKPOINT_PARTITIONS_AT_ONCE = 20
+# Segment files that are open at once, where the process may open more than twice as many.
+OPEN_FILES_MAX = 50_000
 # A flush of more files than this is one syncfs instead of a sync for each.
 SYNC_FILES_BEFORE_SYNCFS = 4
 # How often the storage looks at what is due: checkpoints, flushes, retention, timeouts.
@@ -229,6 +255,10 @@ assert RECEIVE_BYTES_WHEN_SHORT < RECEIVE_BUFFER_BYTES < FRAME_FIRST_BYTES < REQ
 # The largest request must fit what all requests share, or it could never be received at all; twice,
 # or one client sending large requests would stop every other.
 assert 2 * REQUEST_BYTES_MAX <= REQUEST_BYTES_IN_FLIGHT_MAX
+# A frame begun in a shortage takes little of what is left, and every connection may begin one.
+assert FRAME_STEP_BYTES < RECEIVE_BYTES_WHEN_SHORT
+assert CONNECTIONS_MAX * FRAME_STEP_BYTES < REQUEST_BYTES_IN_FLIGHT_MAX // 2
+assert MEMORY_RELIEF_MS < MEMORY_GRACE_MS < FRAME_COMPLETION_MS_MAX
 # Reading resumes below where it paused, and a whole fetch may be queued beyond it.
 assert REPLY_BYTES_GATHERED_MAX < REPLY_BYTES_RESUME_AT < REPLY_BYTES_PAUSE_AT
 assert REPLY_BYTES_PAUSE_AT + FETCH_BYTES_MAX <= REPLY_BYTES_TOTAL_MAX

@@ -151,6 +151,22 @@ def test_a_refused_alteration_changes_nothing_of_the_topic(cli: Cli, topic: str)
     assert "settings: none of its own" in cli.ok("topic", "describe", topic)
 
 
+def test_unsetting_says_what_was_not_set_and_refuses_what_is_no_setting(cli: Cli, topic: str) -> None:
+    cli.ok("topic", "create", topic, "--set", "retention.ms=5000000")
+
+    refusal = cli.refused("topic", "alter", topic, "--unset", "retention.ms", "--unset", "retention.mss")
+    assert "unknown setting 'retention.mss'; did you mean 'retention.ms'?" in refusal
+    assert "''" in cli.refused("topic", "alter", topic, "--unset", "")
+    assert "retention.ms=5000000" in cli.ok("topic", "describe", topic)
+
+    said = cli.ok("topic", "alter", topic, "--unset", "retention.ms", "--unset", "segment.bytes")
+    assert said == f"segment.bytes was not set for topic {topic}\nchanged topic {topic}\n"
+    assert (
+        cli.ok("topic", "alter", topic, "--unset", "retention.ms")
+        == f"retention.ms was not set for topic {topic}\n"
+    )
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -234,6 +250,29 @@ def test_a_topic_is_copied_through_a_pipe(cli: Cli, topic: str) -> None:
     assert cli.ok("consume", f"{topic}-copy", "--format", "json").replace("-copy", "") == records
 
 
+def test_a_copy_keeps_partitions_or_is_told_how_to(cli: Cli, topic: str) -> None:
+    cli.ok("topic", "create", topic, "--partitions", "3")
+    cli.ok("produce", topic, *QUICK, "--partition", "2", "--key", "k", given="1\n2\n")
+    records = cli.ok("consume", topic, "--format", "json")
+    cli.ok("topic", "create", f"{topic}-copy")
+
+    refusal = cli.refused("produce", f"{topic}-copy", *QUICK, "--json", given=records)
+    assert f"a record is for partition 2, and topic {topic}-copy has 1 partition. Give it more" in refusal
+    assert f"`penstock topic alter {topic}-copy --partitions 3`" in refusal
+    assert cli.ok("consume", f"{topic}-copy") == ""
+
+    cli.ok("produce", f"{topic}-copy", *QUICK, "--json", "--ignore-partitions", given=records)
+    assert cli.ok("consume", f"{topic}-copy", "--format", "%p %v") == "0 1\n0 2\n"
+    cli.ok("topic", "alter", f"{topic}-copy", "--partitions", "3")
+    cli.ok("produce", f"{topic}-copy", *QUICK, "--json", given=records)
+    assert cli.ok("consume", f"{topic}-copy", "--partition", "2") == "1\n2\n"
+
+
+def test_a_file_that_cannot_be_read_makes_no_topic(cli: Cli, topic: str, tmp_path: Path) -> None:
+    assert "absent.txt: No such file" in cli.refused("produce", topic, "--file", str(tmp_path / "absent.txt"))
+    assert topic not in cli.ok("topic", "list")
+
+
 def test_records_that_cannot_be_stored_are_an_error_and_the_others_are_stored(cli: Cli, topic: str) -> None:
     cli.ok("topic", "create", topic, "--set", "max.message.bytes=1000")
 
@@ -250,6 +289,8 @@ def test_bad_lines_are_named_by_number(cli: Cli, topic: str) -> None:
     assert "line 2 is not a record: it has no value" in cli.refused(
         "produce", topic, "--json", given='{"value":"1"}\n{"key":"k"}\n'
     )
+    torn = '{"value":"1","headers":{"\\ud800":"x"}}\n'
+    assert "half of a surrogate pair" in cli.refused("produce", topic, "--json", given=torn)
     assert "line 1 has no key" in cli.refused("produce", topic, "--key-separator", ":", given="x\n")
     assert f"topic {topic} has no partition 5: it has 0 to 0." in cli.refused(
         "produce", topic, "--partition", "5", "--value", "x"
@@ -369,6 +410,9 @@ def test_a_broker_that_is_not_there_is_told_at_once(cli: Cli, shared_broker: Bro
     )
     assert time.monotonic() - started < 5
     assert "not the one for HTTP" in cli.refused("consume", "x", "--bootstrap", shared_broker.http)
+    several = cli.refused("topic", "list", "--bootstrap", "127.0.0.1:1,no-such-host.invalid:2")
+    assert "cannot reach a broker at 127.0.0.1:1: nothing listens there" in several
+    assert "cannot reach a broker at no-such-host.invalid:2: no such host is known" in several
     # The first of several need not be there.
     cli.ok("topic", "list", "--bootstrap", f"127.0.0.1:1,{shared_broker.bootstrap}")
 
@@ -395,6 +439,19 @@ def test_a_broker_that_is_silent_is_given_up(cli: Cli) -> None:
         (["consume", "x", "--format", "%q"], "%q means nothing"),
         (["consume", "x", "--follow", "--until-end"], "choose --until-end or --follow"),
         (["topic", "list", "--tls-ca", "absent.pem"], "there is no file absent.pem"),
+        (["topic", "list", "--tls-ca", "pyproject.toml"], "pyproject.toml is not a PEM file"),
+        (["topic", "list", "--tls-cert", "pyproject.toml"], "pyproject.toml is not a PEM file"),
+        (["topic", "list", "--timeout", "inf"], "less than or equal to"),
+        (["topic", "create", "x", "--partitions", "100001"], "less than or equal to"),
+        (["topic", "create", "x", "--replication-factor", "99999999999"], "less than or equal to"),
+        (["topic", "alter", "x", "--partitions", "99999999999"], "less than or equal to"),
+        (["topic", "create", ""], "cannot be empty"),
+        (["topic", "create", "\udcff"], "it is not UTF-8"),
+        (["log-dirs", "x", "\udcff"], "it is not UTF-8"),
+        (["topic", "create", "x", "--set", "a\udcff=1"], "is not UTF-8"),
+        (["topic", "create", "x", "--set", "retention.ms=\udcff"], "is not UTF-8"),
+        (["produce", "x", "--value", "v", "--header", "a\udcff=1"], "is not UTF-8"),
+        (["produce", "x", "--ignore-partitions"], "only lines of --json name partitions"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -5,13 +5,15 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from penstock.protocol.messages.fetch import FETCH
-from tests.integration.broker_process import BrokerProcess, Finished, penstock, serving
+from tests.integration.broker_process import BrokerProcess, Finished, eventually, penstock, serving
 from tests.integration.raw_client import (
     FETCH_VERSION,
     batch_of,
@@ -23,9 +25,12 @@ STOP_SECONDS_MAX = 2.0
 FREE = ("--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
 
-def assert_refused(done: Finished, *words: str) -> None:
-    """One sentence for a person, exit code 1, and nothing that looks like a crash."""
-    assert done.exit_code == 1, done
+COULD_NOT, WRONG_USE = 1, 2
+
+
+def assert_refused(done: Finished, *words: str, exit_code: int = COULD_NOT) -> None:
+    """One sentence for a person, and nothing that looks like a crash."""
+    assert done.exit_code == exit_code, done
     assert done.stdout == ""
     assert done.stderr.startswith("penstock: ")
     assert "Traceback" not in done.stderr
@@ -98,9 +103,9 @@ def test_bad_settings_are_all_named_with_what_is_allowed(data_dir: Path) -> None
         *("--set", "log.flush.policy=sometimes", "--set", "num.partition=3"),
     )
 
-    assert_refused(done, "num.partitions", "'many'", "an integer from 1 to 10000")
-    assert_refused(done, "log.flush.policy", "'sometimes'", "before_ack", "interval", "os")
-    assert_refused(done, "num.partition", "num.partitions")
+    many = ("num.partitions", "'many'", "an integer from 1 to 10000")
+    sometimes = ("log.flush.policy", "'sometimes'", "before_ack", "interval", "os")
+    assert_refused(done, *many, *sometimes, "did you mean 'num.partitions'", exit_code=WRONG_USE)
     assert not data_dir.exists(), "nothing is made for a broker that cannot start"
 
 
@@ -109,8 +114,10 @@ def test_a_config_file_is_read_and_its_mistakes_are_named(data_dir: Path, tmp_pa
     good.write_text('"num.partitions" = 3\n"listeners" = "PLAINTEXT://127.0.0.1:0"\n')
     bad.write_text('"num.partitions" = "lots"\n')
 
-    assert_refused(penstock("serve", "--config", str(bad), *FREE), "num.partitions", "lots", "config file")
-    assert_refused(penstock("serve", "--config", str(tmp_path / "missing.toml"), *FREE), "missing.toml")
+    refused = penstock("serve", "--config", str(bad), *FREE)
+    assert_refused(refused, "num.partitions", "lots", "config file", exit_code=WRONG_USE)
+    missing = penstock("serve", "--config", str(tmp_path / "missing.toml"), *FREE)
+    assert_refused(missing, "missing.toml", "--config", exit_code=WRONG_USE)
     flags = ("--config", str(good))
     with (
         serving(data_dir, *flags, addresses=("--http", "127.0.0.1:0")) as broker,
@@ -126,25 +133,93 @@ def test_an_address_that_no_client_could_use_is_refused(data_dir: Path) -> None:
         "--insecure",
     )
 
-    assert_refused(done, "0.0.0.0", "--advertised")
+    assert_refused(done, "0.0.0.0", "--advertised", exit_code=WRONG_USE)
 
 
 def test_listening_beyond_this_machine_must_be_said_aloud(data_dir: Path) -> None:
     flags = ("--kafka", "0.0.0.0:0", "--http", "127.0.0.1:0", "--advertised", "127.0.0.1")
 
-    assert_refused(penstock("serve", "--data-dir", str(data_dir), *flags), "--insecure")
+    refused = penstock("serve", "--data-dir", str(data_dir), *flags)
+    assert_refused(refused, "--insecure", exit_code=WRONG_USE)
     with serving(data_dir, "--insecure", addresses=flags) as broker:
         port = broker.bootstrap.rpartition(":")[2]
         with connected(f"127.0.0.1:{port}") as client:
             client.create_topic("reachable")
 
 
-def test_a_data_directory_that_cannot_be_written_is_refused_in_a_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", ["file", "file/below"])
+def test_a_data_directory_that_is_a_file_is_refused_in_a_sentence(tmp_path: Path, given: str) -> None:
     (tmp_path / "file").write_text("")
 
-    done = penstock("serve", "--data-dir", str(tmp_path / "file"), *FREE)
+    done = penstock("serve", "--data-dir", str(tmp_path / given), *FREE)
 
-    assert_refused(done, str(tmp_path / "file"))
+    sentence = f"{tmp_path / 'file'} is not a folder; choose one for the data with --data-dir"
+    assert_refused(done, sentence, exit_code=WRONG_USE)
+
+
+def test_an_http_host_that_does_not_exist_is_refused_in_a_sentence(data_dir: Path) -> None:
+    flags = ("--kafka", "127.0.0.1:0", "--http", "no-such-host.invalid:0", "--insecure")
+
+    done = penstock("serve", "--data-dir", str(data_dir), *flags)
+
+    assert_refused(done, "no-such-host.invalid:0 for HTTP: no such host. Choose another address with --http")
+
+
+@pytest.mark.parametrize("target", ["/dev/full", "a pipe"])
+def test_a_ready_line_that_cannot_be_written_ends_the_broker_in_a_sentence(
+    data_dir: Path, target: str
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    if target != "a pipe":
+        os.close(writing)
+        writing = os.open(target, os.O_WRONLY)
+    command = [sys.executable, "-m", "penstock", "serve", "--data-dir", str(data_dir), *FREE]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=20, check=False)
+    os.close(writing)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("penstock: cannot write the ready line to stdout: ")
+    assert done.stderr.count("\n") == 1
+    assert (data_dir / "clean-shutdown").exists()
+
+
+def test_it_serves_and_stops_cleanly_with_its_standard_streams_closed(data_dir: Path) -> None:
+    command = (
+        f'exec "{sys.executable}" -m penstock serve --data-dir "{data_dir}" {" ".join(FREE)} <&- >&- 2>&-'
+    )
+    process = subprocess.Popen(["/bin/sh", "-c", command])
+    try:
+        lock = data_dir / ".lock"
+        eventually(lambda: lock.exists() and (data_dir / "metadata.sqlite-wal").exists())
+        process.terminate()
+        assert process.wait(STOP_SECONDS_MAX * 5) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert (data_dir / "clean-shutdown").exists()
+
+
+def test_an_http_side_that_cannot_be_loaded_is_told_to_those_who_ask(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shadow").mkdir()
+    (tmp_path / "shadow" / "aiohttp.py").write_text("raise ImportError('aiohttp is broken')")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'shadow'}:{os.environ.get('PYTHONPATH', '')}")
+
+    with serving(data_dir) as broker:
+        status, body = broker.get("/health/ready")
+        assert status == 503
+        assert json.loads(body)["status"] == "not ready"
+        assert "aiohttp is broken" in json.loads(body)["reason"]
+        assert broker.get("/health/live") == (200, '{"status": "live"}')
+        with socket.create_connection(broker.http.split(":")) as silent:  # type: ignore[arg-type]
+            silent.sendall(b"GET " + b"x" * 20_000)
+            assert broker.get("/metrics")[0] == 503
+        assert broker.stop() == 0
+        (line,) = (line for line in broker.stderr.splitlines() if "http.failed" in line)
+        assert "aiohttp is broken" in line
+        assert "Traceback" not in broker.stderr
 
 
 def test_log_lines_are_one_event_each(own_broker: BrokerProcess) -> None:

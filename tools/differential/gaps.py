@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from tools.differential.compare import Difference
+from tools.differential.batch_contents import AFTER_DELETION, LARGEST_TIME, STORED, refused_here
+from tools.differential.broker_settings import ONLY_KAFKA_HAS, ONLY_PENSTOCK_HAS, READ_ONLY_HERE, VALUES
+from tools.differential.compare import ABSENT, Difference
 
 
 @dataclass(frozen=True)
@@ -34,36 +36,33 @@ def covering(gaps: Sequence[Gap], case: str, difference: Difference) -> Gap | No
     return next((gap for gap in gaps if gap.covers(case, difference)), None)
 
 
-_NOT_SERVED = "(absent)"
+_BROKER = "describe-configs/broker"
+_SETTINGS = "results.4:1.configs"
 
 GAPS: tuple[Gap, ...] = (
-    Gap("G1", "api-versions/*", "api_keys.*", penstock=_NOT_SERVED),
+    Gap("G1", "api-versions/*", "api_keys.*", penstock=ABSENT),
     Gap("G1", "api-versions/*", "api_keys.1.max_version", kafka="18", penstock="17"),
-    Gap("G2", "api-versions/*", "*_features.*", penstock=_NOT_SERVED),
+    Gap("G2", "api-versions/*", "*_features.*", penstock=ABSENT),
     Gap("G3", "auto-creation/first"),
     Gap("G4", "create-topics-configs/config message format"),
     Gap("G4", "create-topics-configs/config down-conversion"),
     Gap("G4", "create-topics-configs/config timestamp difference"),
-    Gap("G5", "*", "*.configs.local.retention.*", penstock=_NOT_SERVED),
-    Gap("G5", "*", "*.configs.remote.*", penstock=_NOT_SERVED),
+    Gap("G5", "*", "*.configs.local.retention.*", penstock=ABSENT),
+    Gap("G5", "*", "*.configs.remote.*", penstock=ABSENT),
     Gap("G5", "create-topics-configs/config local retention"),
-    Gap("G6", "*", "*.configs.flush.policy", kafka=_NOT_SERVED),
-    Gap("G6", "*", "*.configs.retention.topic.bytes", kafka=_NOT_SERVED),
+    Gap("G6", "*", "*.configs.flush.policy", kafka=ABSENT),
+    Gap("G6", "*", "*.configs.retention.topic.bytes", kafka=ABSENT),
     Gap("G7", "*", "*.configs.min.insync.replicas*"),
-    Gap("G8", "describe-configs/broker", "results.4:1.configs.*", penstock=_NOT_SERVED),
-    Gap("G8", "describe-configs/broker", "results.4:1.configs.*", kafka=_NOT_SERVED),
-    Gap("G8", "describe-configs/broker", "results.4:1.configs.*.value"),
-    Gap("G8", "describe-configs/broker", "results.4:1.configs.*.config_source"),
-    Gap("G8", "describe-configs/broker", "results.4:1.configs.*.synonyms.*"),
-    Gap("G8", "describe-configs/broker", "results.4:1.configs.*.read_only", kafka="False", penstock="True"),
-    Gap("G8", "describe-configs/broker", "results.4:1.configs.listener.security.protocol.map.config_type"),
-    Gap("G8", "describe-configs/broker", "results.4:1.configs.log.dir.config_type"),
+    *(Gap("G8", _BROKER, f"{_SETTINGS}.{name}", penstock=ABSENT) for name in sorted(ONLY_KAFKA_HAS)),
+    *(Gap("G8", _BROKER, f"{_SETTINGS}.{name}", kafka=ABSENT) for name in sorted(ONLY_PENSTOCK_HAS)),
+    *(Gap("G8", _BROKER, f"{_SETTINGS}.{name}.read_only", "False", "True") for name in READ_ONLY_HERE),
+    *(Gap("G8", _BROKER, f"{_SETTINGS}.{field}", kafka, ours) for field, kafka, ours in VALUES),
     Gap("G9", "*", "*error_message", kafka="None", penstock="<text>"),
     Gap("G10", "produce-lengths/null*", kafka="(no answer)"),
     Gap("G10", "alter-configs/twice", kafka="(no answer)"),
     Gap("G11", "produce-headers/codec *", "*.error_code", kafka="-1", penstock="87"),
     Gap("G11", "fetch/isolation 2", kafka="-1", penstock="42"),
-    Gap("G11", "fetch/isolation 2", "responses.fetched", penstock=_NOT_SERVED),
+    Gap("G11", "fetch/isolation 2", "responses.fetched", penstock=ABSENT),
     Gap("G11", "fetch/bytes -1"),
     Gap("G11", "fetch/partition bytes -1"),
     Gap("G11", "incremental-alter-configs/operation *", "*.error_code", kafka="-1", penstock="42"),
@@ -74,19 +73,16 @@ GAPS: tuple[Gap, ...] = (
     Gap("G13", "frames/string that is not UTF-8", penstock="(connection closed)"),
     Gap("G13", "frames/client id of length -2", penstock="(connection closed)"),
     Gap("G14", "api-versions/v99 without a tag section", kafka="(connection closed)"),
-    Gap("G15", "fetch/partition bytes for one and a half", "*.records.1", penstock=_NOT_SERVED),
+    Gap("G15", "fetch/partition bytes for one and a half", "*.records.1", penstock=ABSENT),
     Gap("G16", "find-coordinator/*transaction*"),
     Gap("G16", "find-coordinator/share group*"),
-    Gap("G17", "list-config-resources/type 8", "config_resources.*", penstock=_NOT_SERVED),
-    Gap("G18", "produce-records/*"),
-    Gap("G18", "produce-headers/count one *"),
-    Gap("G18", "produce-headers/* that is not"),
-    Gap("G18", "produce-*/what is there"),
-    Gap("G18", "produce-times/maximum *"),
-    Gap("G18", "delete-records/refused afterwards"),
+    Gap("G17", "list-config-resources/type 8", "config_resources.*", penstock=ABSENT),
+    *(Gap("G18", *field) for stored in STORED for field in stored.fields()),
+    *(Gap("G18", *field) for field in (*LARGEST_TIME, *AFTER_DELETION)),
     Gap("G19", "produce-same-partition-twice/*"),
     Gap("G21", "produce-*/append time by the client"),
-    Gap("G22", "describe-configs/*", "*.synonyms.*", kafka=_NOT_SERVED),
+    *(Gap("G21", *field) for field in refused_here("produce-headers", 26)),
+    Gap("G22", "describe-configs/*", "*.synonyms.*", kafka=ABSENT),
     Gap("G23", "describe-configs/*twice*"),
     Gap("G24", "produce-compacted/no key and from the future", "*.record_errors.*"),
 )

@@ -1,10 +1,16 @@
-"""From a produce request to a partition's log, and from the disk's troubles to Kafka's error codes."""
+"""From a produce request to a partition's log, and from the disk's troubles to Kafka's error codes.
+
+A batch that takes long to look into is given to a worker thread, and what comes for its partition
+meanwhile waits behind it: batches are appended in the order they came, whichever connection sent
+them. Idempotent producers rely on it.
+"""
 
 from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.context import RequestContext
 from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull
+from penstock.log.inspection import Inspected, Inspection
 from penstock.protocol.batches import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES
 from penstock.protocol.compression import Codec
 from penstock.protocol.messages.produce import ProduceRequest
@@ -12,6 +18,19 @@ from penstock.replication.partition import Appended, Partition
 from penstock.types import Buffer
 
 ZSTD_SINCE: Final = 7
+
+
+class Turn:
+    """A batch that is looked into, or waits behind one that is. Its outcome always comes later."""
+
+    __slots__ = ("then",)
+
+    def __init__(self) -> None:
+        self.then: Callable[[Appended | ApiError], None] | None = None
+
+    def finish(self, outcome: Appended | ApiError) -> None:
+        if self.then is not None:
+            self.then(outcome)
 
 
 class Appending:
@@ -28,23 +47,68 @@ class Appending:
         request: ProduceRequest,
         context: RequestContext,
         now_ms: int,
-    ) -> Appended:
+    ) -> Appended | Turn:
         """Append one batch, or raise the ApiError that answers for its partition."""
         if context.version < ZSTD_SINCE and _codec(records) == Codec.ZSTD:
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         assert records is None or isinstance(records, memoryview), "records are decoded to views"
         try:
-            return partition.append(records, now_ms)
-        except StorageFull as full:
-            self._on_full(full)
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(full)) from full
-        except StorageFailed as failure:
-            self._on_failed(failure)
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)) from failure
-        except ApiError as refusal:
-            if refusal.code is ErrorCode.INVALID_TXN_STATE and request.transactional_id is None:
-                raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED) from None
-            raise
+            answer = partition.offer(records, now_ms)
+        except (StorageFull, StorageFailed, ApiError) as problem:
+            if (refusal := self._refusal(problem, request)) is problem:
+                raise
+            raise refusal from problem
+        return self._wait(partition, answer, request) if isinstance(answer, Inspection) else answer
+
+    def _wait(self, partition: Partition, inspection: Inspection, request: ProduceRequest) -> Turn:
+        turn = Turn()
+
+        def inspected(result: Inspected | None, error: BaseException | None) -> None:
+            partition.batches_waiting -= 1
+            try:
+                outcome = self._stored(partition, result, error, request)
+            except BaseException:
+                # Whatever it was, requests behind this one must not wait for ever.
+                turn.finish(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+                raise
+            turn.finish(outcome)
+
+        # A copy: the request's own bytes are overwritten by the next that is read.
+        copied = inspection.copied()
+        assert partition.turns is not None, "what is to wait has somebody to wait for"
+        if not partition.turns.add(partition, len(copied.batch), copied.run, inspected):
+            raise ApiError(
+                ErrorCode.REQUEST_TIMED_OUT, "too many batches wait to be looked into; try again later"
+            )
+        partition.batches_waiting += 1
+        return turn
+
+    def _stored(
+        self,
+        partition: Partition,
+        result: Inspected | None,
+        error: BaseException | None,
+        request: ProduceRequest,
+    ) -> Appended | ApiError:
+        try:
+            if error is not None:
+                raise error
+            assert result is not None, "an inspection has a result or an error"
+            return partition.store(result)
+        except (StorageFull, StorageFailed, ApiError) as problem:
+            return self._refusal(problem, request)
+
+    def _refusal(self, problem: Exception, request: ProduceRequest) -> ApiError:
+        if isinstance(problem, StorageFull):
+            self._on_full(problem)
+            return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem))
+        if isinstance(problem, StorageFailed):
+            self._on_failed(problem)
+            return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem))
+        assert isinstance(problem, ApiError)
+        if problem.code is ErrorCode.INVALID_TXN_STATE and request.transactional_id is None:
+            return ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return problem
 
 
 def _codec(records: Buffer | None) -> int:

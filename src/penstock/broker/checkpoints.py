@@ -12,7 +12,7 @@ from penstock.errors import StorageFull
 from penstock.host.disk import Disk, Stored
 from penstock.host.worker import Worker
 from penstock.limits import CHECKPOINT_BYTES, CHECKPOINT_MS, CHECKPOINT_PARTITIONS_AT_ONCE
-from penstock.log.partition_log import Checkpoint
+from penstock.log.checkpoint_plan import Checkpoint
 from penstock.observability.logs import Log
 from penstock.replication.partition import Partition
 
@@ -68,17 +68,23 @@ class Checkpoints:
                 planned.append((partition, partition.log.begin_checkpoint()))
         if not planned:
             return
-        await self._flusher.flush_to([(partition, plan.recovery_point) for partition, plan in planned])
-        planned = [entry for entry in planned if entry[0].offline is None]
         try:
+            await self._flusher.flush_to([(partition, plan.recovery_point) for partition, plan in planned])
+            planned = [entry for entry in planned if entry[0].offline is None]
             await self._worker.run(lambda: _carry_out(self._disk, planned))
         except StorageFull as full:
             self._log.warning("checkpoint.postponed", reason=str(full))
-            for partition, _ in planned:
-                partition.log.abandon_checkpoint()
-                self.touch(partition)
-            return
-        self._finish(planned)
+            self._abandon(planned)
+        except asyncio.CancelledError:  # the broker stops; it checkpoints once more when it has
+            self._abandon(planned)
+            raise
+        else:
+            self._finish(planned)
+
+    def _abandon(self, planned: Planned) -> None:
+        for partition, _ in planned:
+            partition.log.abandon_checkpoint()
+            self.touch(partition)
 
     def _finish(self, planned: Planned) -> None:
         needless: list[str] = []
@@ -98,12 +104,12 @@ def _carry_out(disk: Disk, planned: Planned) -> None:
     stored: list[Stored] = []
     try:
         for partition, plan in planned:
-            for write in plan.index_writes:
+            for write in plan.indexes.writes:
                 file = disk.open(write.path, create=True)
                 files.append(file)
-                file.write(write.position, write.content)
+                file.write(write.position, write.render())
             folders.add(partition.log.folder)
-            stored += plan.stored
+            stored += plan.render_stored()
         disk.sync(files, sorted(folders))
         disk.store(stored)
     finally:

@@ -53,10 +53,12 @@ class Cluster:
 
     async def change(self, decide: Decide) -> ClusterImage:
         """Carry out a decision and return the image that shows it. Raises the ApiError of a refusal."""
-        if self._has_ended:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the metadata can no longer be changed")
         outcome: asyncio.Future[ClusterImage] = asyncio.get_running_loop().create_future()
-        await self._changes.put(_Change(decide, outcome))
+        if not self._has_ended:
+            await self._changes.put(_Change(decide, outcome))
+        # Asked again: the queue may have had room only because it was emptied for good.
+        if self._has_ended and not outcome.done():
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the metadata can no longer be changed")
         return await outcome
 
     async def run(self) -> None:

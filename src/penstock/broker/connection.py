@@ -6,7 +6,7 @@ come are held until all of them have passed:
     EXCLUSIVE   a handler that must finish before the next request is looked at
     IN_FLIGHT   too many requests wait for an answer, or too many answers for an earlier one
     WRITING     the client does not take its replies
-    MEMORY      too much memory is held for unfinished requests
+    MEMORY      too much memory is held for requests that are unfinished, or not answered yet
     THROTTLED   the client is over its quota
     STOPPING    the broker takes no more requests
 
@@ -22,7 +22,8 @@ from typing import Any, cast
 
 from penstock.broker.apis.api_versions import unsupported_version_reply
 from penstock.broker.context import RequestContext
-from penstock.broker.memory import MemoryBudget
+from penstock.broker.frame_memory import FrameMemory, burden
+from penstock.broker.memory import Budgets, MemoryBudget
 from penstock.broker.outgoing import Outgoing
 from penstock.broker.router import Later, Route, Router, encode_reply
 from penstock.errors import ProtocolError
@@ -40,8 +41,11 @@ from penstock.limits import (
 from penstock.protocol.connection import FrameReceiver, PendingReply, ReplyOrder
 from penstock.protocol.frames import RequestHeader, encode_response, parse_header
 from penstock.protocol.messages.api_versions import API_VERSIONS
+from penstock.protocol.repeats import Repeats
 from penstock.protocol.schema import Struct
 from penstock.types import Buffer
+
+API_VERSIONS_KEY = API_VERSIONS.key
 
 
 class Stop(Enum):
@@ -53,7 +57,7 @@ class Stop(Enum):
     STOPPING = 6
 
 
-class Shared:
+class Shared(Budgets):
     """What all connections of a server use together."""
 
     def __init__(
@@ -65,14 +69,13 @@ class Shared:
         in_flight_bytes_max: int,
         on_bug: Callable[[str, BaseException], None],
     ) -> None:
+        super().__init__(in_flight_bytes_max)
         self.router = router
         self.on_bug = on_bug
         """Told of what should never happen, with what was being done."""
         self.tasks = tasks
         self.receive_view = memoryview(receive_buffer)
         self.request_bytes_max = request_bytes_max
-        self.small_frames = MemoryBudget(in_flight_bytes_max // 2)
-        self.large_frames = MemoryBudget(in_flight_bytes_max // 2)
         self.reply_bytes_queued = 0
 
 
@@ -91,9 +94,15 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._receiver = FrameReceiver(shared.request_bytes_max)
         self._replies = ReplyOrder()
+        self._repeats = Repeats()
         self._stops: set[Stop] = set()
-        self._taken_small = 0
-        self._taken_large = 0
+        self._memory = FrameMemory(
+            shared,
+            self._receiver,
+            self._loop.time,
+            partial(self._stop, Stop.MEMORY),
+            partial(self._go_on, Stop.MEMORY),
+        )
         self._unsent_bytes = 0
         """What the transport has, and finished replies that wait for earlier ones."""
         self._frame_since: float | None = None
@@ -117,12 +126,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
-        self._shared.small_frames.forget(self._small_granted)
-        self._shared.large_frames.forget(self._large_granted)
-        self._replies.abandon()
-        self._receiver.take_held()
-        self._receiver.release_own()
-        self._settle_memory()
+        self._memory.drop()
+        self._shared.decoded.give(self._replies.abandon())
         self._shared.reply_bytes_queued -= self._unsent_bytes
         self._unsent_bytes = 0
         self._closed(self, self._complaint)
@@ -136,6 +141,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_read_at = self._loop.time()
+        if self._is_closed:
+            return  # TLS hands on what it had decrypted before it heard of the end
         if self._receiver.is_unfinished:
             if (data := self._receiver.received_own(nbytes)) is not None:
                 self._look_at(self._own_is_full, data)
@@ -171,6 +178,8 @@ class Connection(asyncio.BufferedProtocol):
     def _take(self, data: memoryview) -> None:
         """Answer every whole frame; keep what is left."""
         position, end = 0, len(data)
+        if self._shared.decoded.free_bytes < 0:
+            self._memory.wait_for_turn()
         while not self._stops:
             found = self._receiver.next_frame(data, position)
             if found is None:
@@ -183,71 +192,51 @@ class Connection(asyncio.BufferedProtocol):
             if position == end:
                 self._frame_since = None
                 return
-        self._hold(data[position:])
+        self._memory.hold(data[position:])
 
     def _keep(self, rest: memoryview) -> None:
-        need = self._receiver.keep_bytes(rest)
+        need = self._receiver.keep_bytes(rest, is_short=self._shared.small_frames.is_short)
         if need == 0:
             self._frame_since = None
             return
         if self._frame_since is None:
             self._frame_since = self._loop.time()
-        if not self._shared.small_frames.take(need):
-            self._hold(rest)
-            self._shared.small_frames.wait(need - len(rest), self._small_granted)
-            self._stop(Stop.MEMORY)
-            return
-        self._taken_small += need
-        self._receiver.keep(rest)
-
-    def _hold(self, rest: memoryview) -> None:
-        """Bytes that came although nobody may look at them now."""
-        self._receiver.hold(rest)
-        self._taken_small += len(rest)
-        self._shared.small_frames.overdraw(len(rest))
+        self._memory.keep(rest, need)
 
     def _own_is_full(self, data: memoryview) -> None:
         if len(data) == FRAME_PREFIX_BYTES:  # only now is the size known
             self._receiver.release_own()
-            self._settle_memory()
+            self._memory.settle()
             self._keep(data)
         elif self._receiver.grow_bytes:
-            self._grow()
+            self._memory.grow()
+        elif self._shared.decoded.free_bytes < 0:
+            self._frame_since = None
+            self._receiver.hold_own()
+            self._memory.wait_for_turn()
         else:
             self._frame_since = None
             self._receiver.release_own()
             self._accept(data[FRAME_PREFIX_BYTES:])
-            self._settle_memory()
+            self._memory.settle()
 
-    def _grow(self) -> None:
-        need = self._receiver.grow_bytes
-        if not self._shared.large_frames.take(need):
-            self._shared.large_frames.wait(need, self._large_granted)
-            self._stop(Stop.MEMORY)
-            return
-        self._taken_large += need
-        self._receiver.grow()
+    # How much it holds, for those who wait
 
-    def _small_granted(self) -> None:
-        held = self._receiver.take_held()
-        assert held is not None, "what waits for memory is held"
-        self._taken_small += self._receiver.keep_bytes(held) - len(held)
-        self._receiver.keep(held)
-        self._go_on(Stop.MEMORY)
+    def holds(self, budget: MemoryBudget) -> int:
+        """Bytes of a budget that would be given back if this connection ended."""
+        if budget is self._shared.decoded:
+            return sum(reply.charge_bytes for reply in self._replies.abandonable())
+        return self._memory.taken_bytes(budget)
 
-    def _large_granted(self) -> None:
-        self._taken_large += self._receiver.grow_bytes
-        self._receiver.grow()
-        self._go_on(Stop.MEMORY)
+    def receives(self, budget: MemoryBudget) -> bool:
+        return self._memory.receives(budget)
 
-    def _settle_memory(self) -> None:
-        """Give back what is no longer held."""
-        if self._taken_large:
-            self._shared.large_frames.give(self._taken_large)
-            self._taken_large = 0
-        if self._taken_small:
-            self._shared.small_frames.give(self._taken_small)
-            self._taken_small = 0
+    def burden(self, budget: MemoryBudget, now: float) -> float:
+        """What it costs those who wait for a budget: bytes times seconds."""
+        if budget is self._shared.decoded:
+            oldest = min((reply.since for reply in self._replies.abandonable()), default=now)
+            return burden(self.holds(budget), now - oldest)
+        return self._memory.burden(budget, now, self.last_read_at)
 
     # Stopping and going on
 
@@ -265,8 +254,9 @@ class Connection(asyncio.BufferedProtocol):
     def _resume(self) -> None:
         if self._stops or self._is_closed:
             return
+        self._memory.end_turn()
         if (held := self._receiver.take_held()) is not None:
-            self._settle_memory()
+            self._memory.settle()
             self._look_at(self._take, held)
         if not self._stops and not self._is_closed:
             self._transport.resume_reading()
@@ -274,28 +264,52 @@ class Connection(asyncio.BufferedProtocol):
     # Answering
 
     def _accept(self, frame: memoryview) -> None:
-        header, position = parse_header(frame)
         router = self._shared.router
-        if header.api_key == API_VERSIONS.key and not router.knows(header.api_key, header.api_version):
+        repeated = self._repeats.recall(frame)
+        if repeated is not None:
+            self._handle(*repeated, len(frame))
+            return
+        header, position = parse_header(frame)
+        if header.api_key == API_VERSIONS_KEY and not router.knows(header.api_key, header.api_version):
             reply = unsupported_version_reply(router.supported())
             self._send_in_order(encode_response(API_VERSIONS, 0, header.correlation_id, reply))
             return
-        route, answer, throttle_ms = router.dispatch(header, frame, position, self.context)
+        request = router.decode(header, frame, position)
+        self._repeats.remember(frame, header, position, request)
+        self._handle(header, request, len(frame))
+
+    def _handle(self, header: RequestHeader, request: Struct, request_bytes: int) -> None:
+        dispatched = self._shared.router.dispatch(header, request, request_bytes, self.context)
+        route, answer, throttle_ms = dispatched
         if throttle_ms:
             self._throttle(throttle_ms)
         if isinstance(answer, Struct):
             self._send_in_order(encode_reply(route, header, answer))
         elif isinstance(answer, Later):
-            answer.then(partial(self._finish, self._replies.expect(answer.abandon), route, header))
+            pending = self._charge(answer.abandon, route.weigh(request, request_bytes))
+            answer.then(partial(self._finish, pending, route, header))
             self._stop_at_limit()
         elif answer is not None:
             self._stop(Stop.EXCLUSIVE)
-            waiting = self._answer(answer, self._replies.expect(), route, header)
+            pending = self._charge(None, route.weigh(request, request_bytes))
+            waiting = self._answer(answer, pending, route, header)
             self._shared.tasks.start(waiting, f"{route.api.name} for {self.context.peer}")
+
+    def _charge(self, abandon: Callable[[], None] | None, charge_bytes: int) -> PendingReply:
+        self._shared.decoded.free_bytes -= charge_bytes
+        return self._replies.expect(abandon, charge_bytes, self.last_read_at)
+
+    def _discharge(self, pending: PendingReply) -> None:
+        charge_bytes, pending.charge_bytes = pending.charge_bytes, 0
+        self._shared.decoded.give(charge_bytes)
 
     async def _answer(
         self, answer: Coroutine[Any, Any, Struct], pending: PendingReply, route: Route, header: RequestHeader
     ) -> None:
+        if self._is_closed:  # since it was accepted; it has not begun
+            answer.close()
+            self._discharge(pending)
+            return
         try:
             self._finish(pending, route, header, await answer)
         except ProtocolError as problem:
@@ -303,9 +317,12 @@ class Connection(asyncio.BufferedProtocol):
         except BaseException:
             self.refuse(f"{route.api.name} failed")
             raise
+        finally:
+            self._discharge(pending)
         self._go_on(Stop.EXCLUSIVE)
 
     def _finish(self, pending: PendingReply, route: Route, header: RequestHeader, reply: Struct) -> None:
+        self._discharge(pending)
         if self._is_closed:
             return
         self._write(self._replies.finish(pending, encode_reply(route, header, reply)))
@@ -317,7 +334,7 @@ class Connection(asyncio.BufferedProtocol):
             self._go_on(Stop.IN_FLIGHT)
 
     def _send_in_order(self, buffers: list[Buffer]) -> None:
-        if not len(self._replies):
+        if not self._replies.pending:
             self._write(buffers)
             return
         self._write(self._replies.finish(self._replies.expect(), buffers))
@@ -329,9 +346,9 @@ class Connection(asyncio.BufferedProtocol):
             self._stop(Stop.IN_FLIGHT)
 
     def _write(self, buffers: list[Buffer]) -> None:
-        if buffers:
-            self._outgoing.write(buffers)
-        self._count_unsent()
+        # Less than REPLY_BYTES_GATHERED_MAX goes uncounted, and only until the read ends.
+        if not buffers or self._outgoing.write(buffers):
+            self._count_unsent()
 
     def _count_unsent(self) -> None:
         """Keep the count of unsent bytes of all connections."""
@@ -356,7 +373,15 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_closed:
             self._complaint = reason
             self._is_closed = True
+            self._frame_since = None
+            self._memory.drop()
             self.close()
+
+    def end_for_others(self) -> None:
+        """End it at once, so that those who wait for memory get what it holds."""
+        if self._complaint is None:
+            self._complaint = "memory was short, and this connection had held most of it for longest"
+        self._transport.abort()
 
     def stop_taking(self) -> None:
         """The broker is stopping: what was accepted will be answered, and nothing more is accepted."""

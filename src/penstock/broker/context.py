@@ -37,6 +37,11 @@ class RequestContext:
     def cluster_denied(self) -> bool:
         return CLUSTER.name in self.denied
 
+    @property
+    def may_everything(self) -> bool:
+        """True where asking `may` about each of many things would be a waste."""
+        return self._authorizer.allows_everything
+
     def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         """For what the access table cannot know beforehand, such as creating a topic on the way."""
         return self._authorizer.authorise(self.principal, operation, Resource(resource_type, name))

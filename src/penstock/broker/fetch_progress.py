@@ -74,9 +74,11 @@ class FetchInProgress:
 
     __slots__ = (
         "_asked",
+        "_cold_task",
         "_context",
         "_fetch",
         "_fetching",
+        "_is_left",
         "_later",
         "_look_at_bytes",
         "_scheduled",
@@ -90,6 +92,9 @@ class FetchInProgress:
         self._fetching = fetching
         self._context = context
         self._later: Later | None = None
+        self._is_left = False
+        """The client has gone."""
+        self._cold_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._watched: list[Partition] = []
         self._look_at_bytes = 0
@@ -102,7 +107,7 @@ class FetchInProgress:
             return self._wait(self._asked.bytes_min)  # there may be enough: look at the first chance
         gathered = self._gather()
         if gathered.is_cold:
-            self._later = Later()
+            self._later = Later(abandon=self._leave)
             self._fetch.gather_cold(self)
             return self._later
         if may_wait and not self._is_enough(gathered):
@@ -133,7 +138,7 @@ class FetchInProgress:
     # Waiting
 
     def _wait(self, have_bytes: int) -> Later:
-        self._later = Later(abandon=self._stop_watching)
+        self._later = Later(abandon=self._leave)
         self._watched = self._fetch.partitions_of(self._fetching.wanted)
         self._fetch.watched += len(self._watched)
         wake = self._wake
@@ -186,7 +191,17 @@ class FetchInProgress:
             self._timer.cancel()
             self._timer = None
 
+    def _leave(self) -> None:
+        """Nobody waits for the reply any more: what has not been begun for it never is."""
+        self._is_left = True
+        self._stop_watching()
+        if self._cold_task is not None:
+            self._cold_task.cancel()
+
     async def read_cold(self, reads: FetchReads) -> None:
+        if self._is_left:
+            return
+        self._cold_task = asyncio.current_task()
         limits = self._fetch.limits(self._asked)
         assert self._later is not None
         try:

@@ -9,7 +9,6 @@ thread and comes back when everything is there.
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 from penstock.broker.context import RequestContext
@@ -115,14 +114,7 @@ class FetchReads:
         """Read everything, waiting for the device where it must, and for memory before that."""
         # However little was asked for, a first batch is read whole.
         need = max(limits.bytes_max, BATCH_BYTES_MAX)
-        if not self._cold_budget.take(need):
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            granted = partial(turn.set_result, None)
-            self._cold_budget.wait(need, granted)
-            try:
-                await turn
-            finally:
-                self._cold_budget.forget(granted)
+        await self._take_memory(need)
         try:
             gathered = Gathered(limits)
             for entry in wanted:
@@ -134,6 +126,27 @@ class FetchReads:
         finally:
             self._cold_budget.give(need)
 
+    async def _take_memory(self, need: int) -> None:
+        if self._cold_budget.take(need):
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        was_granted = False
+
+        def granted() -> None:
+            nonlocal was_granted
+            was_granted = True
+            if not turn.done():  # given up, and not yet told so
+                turn.set_result(None)
+
+        self._cold_budget.wait(need, granted)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self._cold_budget.forget(granted)
+            if was_granted:
+                self._cold_budget.give(need)
+            raise
+
     def _read(self, entry: Wanted, gathered: Gathered, context: RequestContext) -> PartitionData | ColdRead:
         try:
             partition = entry.partition
@@ -143,6 +156,9 @@ class FetchReads:
         except ApiError as refusal:
             gathered.has_error = True
             return _refused(entry.key.partition, refusal.code)
+        except (StorageFailed, StorageFull):  # its file was closed meanwhile, and cannot be opened
+            gathered.has_error = True
+            return _refused(entry.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
         if isinstance(found, ColdRead | PartitionData):
             return found
         return _answer(partition, found, gathered)
@@ -184,7 +200,7 @@ class FetchReads:
         if partition is None or partition.offline is not None:
             gathered.has_error = True
             return _refused(entry.key.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        partition.log.keep_indexes(read, result)
+        partition.keep_indexes(read, result)
         return _answer(partition, result.found, gathered)
 
     async def _read_again(

@@ -2,7 +2,8 @@
 
 A request of ordinary size takes what it needs when it turns out to be unfinished, and can then
 always be completed. One beyond that takes the rest from a second budget of its own kind, so that
-large requests wait for each other and never for, or in front of, small ones.
+large requests wait for each other and never for, or in front of, small ones. When three quarters of
+a budget are taken, requests get it in steps that follow what they send.
 
 Rule 1: whoever waits is called once what it needs has been taken for it, and not before: to wake
         those who would only have to wait again would turn a shortage of memory into one of time.
@@ -10,34 +11,46 @@ Rule 1: whoever waits is called once what it needs has been taken for it, and no
 
 from collections.abc import Callable
 
+from penstock.limits import DECODED_BYTES_MAX
+
 
 class MemoryBudget:
-    __slots__ = ("_free", "_total", "_waiting")
+    __slots__ = ("_total", "_waiting", "free_bytes")
 
     def __init__(self, total_bytes: int) -> None:
         self._total = total_bytes
-        self._free = total_bytes
+        self.free_bytes = total_bytes
+        """Below 0 while more is overdrawn than there is."""
         self._waiting: dict[Callable[[], None], int] = {}
         """In the order of asking; each with what it needs."""
 
     @property
     def is_short(self) -> bool:
-        return self._free < self._total // 4
+        return self.free_bytes < self._total // 4
+
+    @property
+    def wanted_bytes(self) -> int:
+        """What must be given back before all who wait can go on; 0 if nobody waits."""
+        return max(sum(self._waiting.values()) - self.free_bytes, 1) if self._waiting else 0
+
+    @property
+    def total_bytes(self) -> int:
+        return self._total
 
     def take(self, count: int) -> bool:
         """False: there is not enough. The first of all may always take: it fits by configuration."""
-        if count > self._free and self._free < self._total:
+        if count > self.free_bytes and self.free_bytes < self._total:
             return False
-        self._free -= count
+        self.free_bytes -= count
         return True
 
     def overdraw(self, count: int) -> None:
         """For bytes that are here already and must be kept."""
-        self._free -= count
+        self.free_bytes -= count
 
     def give(self, count: int) -> None:
-        self._free += count
-        assert self._free <= self._total, "more was given back than taken"
+        self.free_bytes += count
+        assert self.free_bytes <= self._total, "more was given back than taken"
         while self._waiting:
             granted, need = next(iter(self._waiting.items()))
             if not self.take(need):
@@ -45,9 +58,31 @@ class MemoryBudget:
             del self._waiting[granted]
             granted()
 
+    def grant_first(self) -> None:
+        """Let whoever has waited longest go on, although there is not enough."""
+        granted = next(iter(self._waiting))
+        self.overdraw(self._waiting.pop(granted))
+        granted()
+
     def wait(self, count: int, granted: Callable[[], None]) -> None:
         """Call `granted` when `count` bytes have been taken for it. It must not give within the call."""
         self._waiting[granted] = count
 
     def forget(self, granted: Callable[[], None]) -> None:
         self._waiting.pop(granted, None)
+
+
+class Budgets:
+    """What all connections of a server take from."""
+
+    def __init__(self, in_flight_bytes_max: int) -> None:
+        self.small_frames = MemoryBudget(in_flight_bytes_max // 2)
+        self.large_frames = MemoryBudget(in_flight_bytes_max // 2)
+        self.decoded = MemoryBudget(DECODED_BYTES_MAX)
+        """Requests that wait for their answer."""
+        self.on_shortage: Callable[[], None] = _bear_it
+        """Told when a connection begins to wait for one of these."""
+
+
+def _bear_it() -> None:
+    """Without a server there is nobody to end others for those who wait."""

@@ -46,14 +46,19 @@ class Outgoing:
         self._reads = False
         self.send()
 
-    def write(self, buffers: list[Buffer]) -> None:
-        self._gathered += buffers
+    def write(self, buffers: list[Buffer]) -> bool:
+        """Whether `unsent_bytes` should be looked at now: False while a read gathers small replies."""
+        gathered = self._gathered
+        gathered += buffers
         self._bytes += len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
         if self._bytes >= REPLY_BYTES_GATHERED_MAX:
             self.send()
-        elif not (self._reads or self._is_scheduled):
+        elif self._reads:
+            return False
+        elif not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._send_scheduled)
+        return True
 
     def _send_scheduled(self) -> None:
         self._is_scheduled = False

@@ -17,9 +17,12 @@ from penstock.broker.access_table import ACCESS, AccessRow, denied_names
 from penstock.broker.context import RequestContext
 from penstock.broker.quotas import Quotas
 from penstock.errors import ProtocolError
+from penstock.limits import DECODED_BYTES_PER_BYTE, DECODED_REQUEST_BYTES
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.compiler import Decoder, decoder
 from penstock.protocol.frames import RequestHeader, encode_response
+from penstock.protocol.messages.produce import ProduceResponse
+from penstock.protocol.produce_reply import plain_reply
 from penstock.protocol.schema import Api, Struct
 from penstock.security.access import Authorizer
 from penstock.types import Buffer
@@ -52,11 +55,17 @@ Answer = Struct | None | Later | Coroutine[Any, Any, Struct]
 Handler = Callable[[Any, RequestContext], Answer | Awaitable[Struct]]
 
 
+def weigh_by_size(request: Any, frame_bytes: int) -> int:
+    return DECODED_REQUEST_BYTES + DECODED_BYTES_PER_BYTE * frame_bytes
+
+
 class Route(NamedTuple):
     api: Api[Struct, Struct]
     handle: Handler
     oldest_advertised: int | None = None
     """Lower than the oldest that is served, where old clients draw conclusions from the range."""
+    weigh: Callable[[Any, int], int] = weigh_by_size
+    """What a request that waits for its answer is counted as, from itself and the size of its frame."""
 
 
 class Router:
@@ -72,7 +81,7 @@ class Router:
         self._image = image
         self._routes: dict[int, Route] = {}
         self._rows: dict[int, AccessRow] = {}
-        self._decoders: dict[tuple[int, int], tuple[Route, Decoder[Struct]]] = {}
+        self._decoders: dict[tuple[int, int], Decoder[Struct]] = {}
         for route in routes:
             self.add(route)
 
@@ -93,19 +102,21 @@ class Router:
             for key, route in sorted(self._routes.items())
         ]
 
+    def decode(self, header: RequestHeader, frame: memoryview, position: int) -> Struct:
+        """The request itself. ProtocolError: close the connection."""
+        key, version = header.api_key, header.api_version
+        decode = self._decoders.get((key, version)) or self._decoder_of(key, version)
+        return decode(frame, position)[0]
+
     def dispatch(
-        self, header: RequestHeader, frame: memoryview, position: int, connection: RequestContext
+        self, header: RequestHeader, request: Struct, request_bytes: int, connection: RequestContext
     ) -> tuple[Route, Any, int]:
-        """Decode, ask who may, count, and call the handler. ProtocolError: close the connection.
+        """Ask who may, count, and call the handler for a request that was decoded here.
 
         Returns the route, the handler's answer, and for how many milliseconds the client must pause.
         """
         key, version = header.api_key, header.api_version
-        found = self._decoders.get((key, version))
-        if found is None:
-            found = self._decoder_of(key, version)
-        route, decode = found
-        request, _ = decode(frame, position)
+        route = self._routes[key]
         if not self._authorizer.allows_everything:
             denied = denied_names(
                 self._rows[key], request, self._image(), connection.principal, self._authorizer
@@ -113,23 +124,27 @@ class Router:
             context = connection.for_request(version, header.client_id, denied)
         else:
             context = connection.undenied(version, header.client_id)
-        throttle_ms = self._quotas.charge(context, key, len(frame))
+        throttle_ms = self._quotas.charge(context, key, request_bytes)
         return route, route.handle(request, context), throttle_ms
 
     def knows(self, api_key: int, version: int) -> bool:
         route = self._routes.get(api_key)
         return route is not None and route.api.has_version(version)
 
-    def _decoder_of(self, key: int, version: int) -> tuple[Route, Decoder[Struct]]:
+    def _decoder_of(self, key: int, version: int) -> Decoder[Struct]:
         route = self._routes.get(key)
         if route is None:
             raise ProtocolError(f"api key {key} is not served")
         if not route.api.has_version(version):
             raise ProtocolError(f"{route.api.name} version {version} is not served")
-        found = route, decoder(route.api.request, version, route.api.is_flexible(version))
+        found = decoder(route.api.request, version, route.api.is_flexible(version))
         self._decoders[key, version] = found
         return found
 
 
 def encode_reply(route: Route, header: RequestHeader, reply: Struct) -> list[Buffer]:
+    if type(reply) is ProduceResponse:
+        frame = plain_reply(header.api_version, header.correlation_id, reply)
+        if frame is not None:
+            return [frame]
     return encode_response(route.api, header.api_version, header.correlation_id, reply)

@@ -45,6 +45,7 @@ from penstock.host.clock import Clock
 from penstock.host.randomness import Randomness
 from penstock.host.tasks import Tasks
 from penstock.host.worker import WorkerPool
+from penstock.limits import DECODED_PARTITION_BYTES, DECODED_REQUEST_BYTES
 from penstock.log.data_directory import DataDirectory
 from penstock.protocol.messages.alter_configs import ALTER_CONFIGS
 from penstock.protocol.messages.api_versions import API_VERSIONS
@@ -59,7 +60,7 @@ from penstock.protocol.messages.describe_groups import DESCRIBE_GROUPS
 from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS
 from penstock.protocol.messages.describe_producers import DESCRIBE_PRODUCERS
 from penstock.protocol.messages.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
-from penstock.protocol.messages.fetch import FETCH
+from penstock.protocol.messages.fetch import FETCH, FetchRequest
 from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR
 from penstock.protocol.messages.heartbeat import HEARTBEAT
 from penstock.protocol.messages.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
@@ -74,8 +75,9 @@ from penstock.protocol.messages.offset_commit import OFFSET_COMMIT
 from penstock.protocol.messages.offset_delete import OFFSET_DELETE
 from penstock.protocol.messages.offset_fetch import OFFSET_FETCH
 from penstock.protocol.messages.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
-from penstock.protocol.messages.produce import PRODUCE
+from penstock.protocol.messages.produce import PRODUCE, ProduceRequest
 from penstock.protocol.messages.sync_group import SYNC_GROUP
+from penstock.protocol.schema import Struct
 
 
 class Parts(NamedTuple):
@@ -106,6 +108,23 @@ def add_routes(router: Router, parts: Parts) -> None:
             router.add(route)
 
 
+def weigh_produce(request: ProduceRequest, frame_bytes: int) -> int:
+    """Its bytes are records, which are in the log by now; what waits is an answer for each batch."""
+    count = sum([len(topic.partition_data) for topic in request.topic_data])
+    return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * count
+
+
+def weigh_fetch(request: FetchRequest, frame_bytes: int) -> int:
+    """What waits are its partitions. Those that a session adds are counted there."""
+    count = sum([len(topic.partitions) for topic in request.topics])
+    return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * count
+
+
+def weigh_parked(request: Struct, frame_bytes: int) -> int:
+    """A member that waits for others. What it said is the group's by now, and is bounded there."""
+    return DECODED_REQUEST_BYTES
+
+
 def _data_routes(parts: Parts) -> list[Route]:
     storage, partitions = parts.storage, parts.storage.partitions
     fetch_config = parts.cluster.config.fetch
@@ -119,8 +138,9 @@ def _data_routes(parts: Parts) -> list[Route]:
             PRODUCE,
             Produce(partitions, Appending(storage.note_full, storage.fail), parts.clock),
             oldest_advertised=0,
+            weigh=weigh_produce,
         ),
-        Route(FETCH, fetch),
+        Route(FETCH, fetch, weigh=weigh_fetch),
         Route(LIST_OFFSETS, ListOffsets(partitions, parts.pool)),
         Route(OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(partitions)),
         Route(DELETE_RECORDS, DeleteRecords(parts.cluster, partitions, storage)),
@@ -152,8 +172,8 @@ def _metadata_routes(router: Router, parts: Parts) -> list[Route]:
 def _group_routes(parts: Parts) -> list[Route]:
     groups, cluster = parts.groups, parts.cluster
     return [
-        Route(JOIN_GROUP, JoinGroup(groups)),
-        Route(SYNC_GROUP, SyncGroup(groups)),
+        Route(JOIN_GROUP, JoinGroup(groups), weigh=weigh_parked),
+        Route(SYNC_GROUP, SyncGroup(groups), weigh=weigh_parked),
         Route(HEARTBEAT, Heartbeat(groups)),
         Route(LEAVE_GROUP, LeaveGroup(groups)),
         Route(OFFSET_COMMIT, OffsetCommit(groups, cluster, parts.clock)),

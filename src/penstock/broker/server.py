@@ -8,6 +8,7 @@ from ssl import SSLContext
 
 from penstock.broker.connection import Connection, Shared
 from penstock.broker.context import RequestContext
+from penstock.broker.memory import MemoryBudget
 from penstock.config.broker import NetworkConfig
 from penstock.config.listeners import Listener
 from penstock.errors import ConfigError
@@ -15,6 +16,8 @@ from penstock.limits import (
     COMPLAINTS_PER_SECOND_MAX,
     CONNECTION_BACKLOG_MAX,
     CONNECTION_SWEEP_MS,
+    MEMORY_RELIEF_MS,
+    MEMORY_RELIEF_PARTS,
     TLS_HANDSHAKE_MS_MAX,
 )
 from penstock.observability.logs import Log
@@ -34,6 +37,8 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self._complaints = 0
         self._is_stopping = False
+        self._relief_is_due = False
+        shared.on_shortage = self._expect_relief
 
     @property
     def connection_count(self) -> int:
@@ -78,6 +83,37 @@ class Server:
             now = loop.time()
             for connection in tuple(self._connections):
                 connection.check(now, self._network.connection_idle_ms_max)
+
+    def _expect_relief(self) -> None:
+        """Soon, and not for each who waits: looking at all connections takes a while."""
+        if not self._relief_is_due:
+            self._relief_is_due = True
+            asyncio.get_running_loop().call_later(MEMORY_RELIEF_MS / 1000, self._relieve)
+
+    def _relieve(self) -> None:
+        self._relief_is_due = False
+        now = asyncio.get_running_loop().time()
+        shared = self._shared
+        for budget in (shared.small_frames, shared.large_frames, shared.decoded):
+            if wanted_bytes := budget.wanted_bytes:
+                self._relieve_one(budget, wanted_bytes, now)
+                self._expect_relief()
+
+    def _relieve_one(self, budget: MemoryBudget, wanted_bytes: int, now: float) -> None:
+        """End those who hold most of it for longest, a part of the budget at a time."""
+        part_bytes = budget.total_bytes // MEMORY_RELIEF_PARTS
+        burdens = [(connection.burden(budget, now), connection) for connection in self._connections]
+        stalled = sorted((pair for pair in burdens if pair[0]), key=lambda pair: pair[0], reverse=True)
+        freed_bytes = 0
+        for _, connection in stalled:
+            if freed_bytes >= min(wanted_bytes, part_bytes):
+                return
+            freed_bytes += connection.holds(budget)
+            connection.end_for_others()
+        if budget is self._shared.decoded or budget.free_bytes <= -part_bytes:
+            return
+        if not any(connection.receives(budget) for connection in self._connections):
+            budget.grant_first()  # all wait for each other
 
     def stop_listening(self) -> None:
         """Nobody new comes in, and those who are here are asked for nothing more."""

@@ -4,7 +4,7 @@ retention, and what happens when the disk fails.
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from penstock.broker.checkpoints import Checkpoints
 from penstock.broker.flusher import Flusher
@@ -13,8 +13,14 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.topic import FlushPolicy
 from penstock.errors import CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock
+from penstock.host.turns import Turns
 from penstock.host.worker import Worker
-from penstock.limits import CHECKPOINT_PARTITIONS_AT_ONCE, DISK_FULL_SAID_MS, STORAGE_TICK_MS
+from penstock.limits import (
+    CHECKPOINT_PARTITIONS_AT_ONCE,
+    DISK_FULL_SAID_MS,
+    INSPECTED_BYTES_WAITING_MAX,
+    STORAGE_TICK_MS,
+)
 from penstock.log.data_directory import DataDirectory
 from penstock.metadata.image import ClusterImage
 from penstock.observability.logs import Log
@@ -26,6 +32,8 @@ Result = TypeVar("Result")
 
 # Looking a member up in its class costs as much as all the rest of a comparison.
 BEFORE_ACK, INTERVAL = FlushPolicy.BEFORE_ACK, FlushPolicy.INTERVAL
+THREADS_THAT_SYNC: Final = 3
+"""The flusher's, the one for checkpoints, and at the start the one that recovers."""
 
 
 class Storage:
@@ -45,7 +53,9 @@ class Storage:
         self.flusher = Flusher(directory.disk, flush_worker, self.fail)
         self.checkpoints = Checkpoints(directory.disk, self._worker, self.flusher, log)
         self.retention = Retention(directory.disk, self._worker, clock, log)
-        self.partitions = Partitions(directory, config(), self._written)
+        loop = asyncio.get_running_loop()
+        self.inspections = Turns(lambda: Worker("inspect", loop), INSPECTED_BYTES_WAITING_MAX)
+        self.partitions = Partitions(directory, config(), self._written, self.inspections)
         self._flush_due: dict[Partition, float] = {}
         self._full_said_at = -float("inf")
 
@@ -54,6 +64,7 @@ class Storage:
     def open(self, image: ClusterImage) -> None:
         """Recover every partition. Blocks: nothing is served yet."""
         disk = self._directory.disk
+        disk.hold(self._directory.path, THREADS_THAT_SYNC)
         for folder in self._directory.doomed_folders():
             disk.remove_folder(folder)
         for name in self.partitions.strays(image):
@@ -98,26 +109,45 @@ class Storage:
 
     async def close(self) -> None:
         """Make everything durable and let go of the files. Leaves the mark of a clean stop."""
-        if self.partitions.failure is None:
-            await self.checkpoints.run(list(self.partitions))
-        is_clean = self.partitions.failure is None
+        self.inspections.stop()
+        try:
+            if self.partitions.failure is None:
+                await self.checkpoints.run(list(self.partitions))
+        except StorageFailed as failure:
+            self.fail(failure)
+        reason = self._left_undone()
         for partition in self.partitions:
-            is_clean = is_clean and partition.offline is None
             partition.log.close()
-        if is_clean:
-            await self._worker.run(self._directory.leave_clean_mark)
+        if reason is None:
+            try:
+                await self._worker.run(self._directory.leave_clean_mark)
+            except (StorageFull, StorageFailed) as problem:
+                reason = str(problem)
+        if reason is not None:
+            self._log.warning("storage.no_clean_mark", reason=reason)
+        self._directory.disk.let_go()
+
+    def _left_undone(self) -> str | None:
+        """Why the next start has something to recover; None if it has not."""
+        if self.partitions.failure is not None:
+            return self.partitions.failure
+        for partition in self.partitions:
+            if partition.offline is not None:
+                return f"{partition.name} is offline: {partition.offline}"
+            if partition.log.needs_checkpoint:
+                return f"there was no room for the last checkpoint of {partition.name}"
+        return None
 
     # While running
 
     def _written(self, partition: Partition) -> None:
-        """A batch was appended."""
+        """Something of the partition must reach the disk: a batch, or an index that was made anew."""
         self.checkpoints.touch(partition)
-        config = partition.config
-        policy = config.flush_policy
+        policy = partition.flush_policy
         if policy is BEFORE_ACK:
             self.flusher.request(partition)
         elif policy is INTERVAL:
-            log = partition.log
+            log, config = partition.log, partition.config
             if log.log_end_offset - log.flushed_end_offset >= config.flush_messages:
                 self.flusher.request(partition)
             else:

@@ -1,10 +1,13 @@
 """How brokers and topics look to a client, and the topics of Metadata made ready.
 
 Strategy: clients ask for the same topics again and again, and a topic seldom changes. Its entry in
-the answer is made once and used until the image holds another `Topic` or other brokers.
+the answer is made once and used until the image holds another `Topic` or other brokers. So are its
+bytes, for the few versions that are asked for: to encode a thousand partitions takes a millisecond.
 
 Rule 1: entries are shared between answers. Whoever wants one with a difference makes a copy.
-Rule 2: the entries of topics that are gone are dropped before they outnumber those that are there.
+Rule 2: what depends on who asks (which topics, which operations) is decided for each answer, and
+        never kept.
+Rule 3: the entries of topics that are gone are dropped before they outnumber those that are there.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,18 +26,23 @@ from penstock.metadata.image import (
     PartitionState,
     Topic,
 )
+from penstock.protocol.compiler import encode
 from penstock.protocol.messages.metadata import (
+    METADATA,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
+    ReadyMetadataTopic,
 )
 from penstock.security.access import TOPIC_OPERATIONS, Operation, Resource, ResourceType
 from penstock.types import NO_TOPIC_ID, TopicId
 
 Brokers = Mapping[int, Broker]
 
+VERSIONS_READY_MAX = 3
+"""Of how many versions bytes are kept: clients of one cluster are seldom of more kinds."""
 IDS_FROM = 12
 """The version of Metadata that takes ids in place of names."""
 
@@ -82,18 +90,49 @@ class MetadataTopics:
     def __init__(self) -> None:
         self._brokers: Brokers = {}
         self._entries: dict[TopicId, tuple[Topic, MetadataResponseTopic]] = {}
+        self._ready: dict[int, dict[TopicId, ReadyMetadataTopic]] = {}
+        """By version, the one that was added last at the end; each made of the entry of that id."""
 
     def entries(self, topics: Iterable[Topic], image: ClusterImage) -> list[MetadataResponseTopic]:
         """Entries for topics of this image, without authorised operations."""
         if image.brokers is not self._brokers:
             self._entries.clear()
+            self._ready.clear()
             self._brokers = image.brokers
         answer = [self._entry(topic) for topic in topics]
         if len(self._entries) > 2 * len(image.topics):
             self._entries = {
                 topic_id: known for topic_id, known in self._entries.items() if topic_id in image.topics_by_id
             }
+            self._ready.clear()
         return answer
+
+    def made_ready(self, entries: list[MetadataResponseTopic], version: int) -> list[MetadataResponseTopic]:
+        """The same, and those that are entries of topics with their bytes in this version."""
+        ready = self._ready.get(version)
+        if ready is None:
+            ready = self._ready[version] = {}
+            if len(self._ready) > VERSIONS_READY_MAX:
+                del self._ready[next(iter(self._ready))]
+        answer: list[MetadataResponseTopic] = []
+        for entry in entries:
+            known = ready.get(entry.topic_id)
+            if known is None or known.partitions is not entry.partitions:
+                answer.append(self._made_ready(entry, ready, version))
+            else:
+                answer.append(known)
+        return answer
+
+    def _made_ready(
+        self, entry: MetadataResponseTopic, ready: dict[TopicId, ReadyMetadataTopic], version: int
+    ) -> MetadataResponseTopic:
+        known = self._entries.get(entry.topic_id)
+        if known is None or known[1] is not entry:
+            return entry  # says why there is no such topic, to whoever asked for it
+        (encoded,) = encode(MetadataResponseTopic, version, METADATA.is_flexible(version), entry)
+        fields = msgspec.structs.asdict(entry)
+        made = ready[entry.topic_id] = ReadyMetadataTopic(**fields, encoded=bytes(encoded))
+        return made
 
     def _entry(self, topic: Topic) -> MetadataResponseTopic:
         known = self._entries.get(topic.id)

@@ -4,8 +4,9 @@ Changes of topics and settings, and offsets. A refusal becomes CommandFailed wit
 sentence, which names the setting or the limit that was broken.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -40,23 +41,27 @@ class Admin:
         self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str]
     ) -> bool:
         """False if there is one of that name already."""
-        new = kafka.NewTopic(name, partitions, replication_factor, config=dict(settings))
-        (future,) = self._client.create_topics([new], request_timeout=self._timeout_s).values()
+        failure = f"topic {name} was not created"
+        with _asking(failure):
+            new = kafka.NewTopic(name, partitions, replication_factor, config=dict(settings))
+            (future,) = self._client.create_topics([new], request_timeout=self._timeout_s).values()
         try:
             future.result()
         except KafkaException as refusal:
             if refusal.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
-            raise CommandFailed(sentence_of(refusal.args[0], f"topic {name} was not created")) from refusal
+            raise CommandFailed(sentence_of(refusal.args[0], failure)) from refusal
         return True
 
     def grow(self, name: str, partitions: int, *, validate_only: bool) -> None:
-        futures = self._client.create_partitions(
-            [kafka.NewPartitions(name, partitions)],
-            request_timeout=self._timeout_s,
-            validate_only=validate_only,
-        )
-        self._all(futures, f"topic {name} was not changed")
+        failure = f"topic {name} was not changed"
+        with _asking(failure):
+            futures = self._client.create_partitions(
+                [kafka.NewPartitions(name, partitions)],
+                request_timeout=self._timeout_s,
+                validate_only=validate_only,
+            )
+        self._all(futures, failure)
 
     def alter(self, name: str, changes: Mapping[str, str | None], *, validate_only: bool) -> None:
         """A change to None takes the topic's own value away."""
@@ -123,6 +128,15 @@ class Admin:
         if problems:
             raise CommandFailed("\n".join(dict.fromkeys(problems)))
         return results
+
+
+@contextmanager
+def _asking(failure: str) -> Iterator[None]:
+    """What librdkafka finds wrong by itself, such as a number beyond those it sends."""
+    try:
+        yield
+    except (ValueError, OverflowError) as problem:
+        raise CommandFailed(f"{failure}: {str(problem).rstrip('.')}.") from problem
 
 
 def _specification(place: Place) -> Any:

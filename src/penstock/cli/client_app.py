@@ -3,12 +3,9 @@
 Strategy: this file knows the names of all commands and a line about each. The file of a command is
 imported when that command is run, so that `penstock --help` answers at once.
 
-Rule 1: a file of a command has `add_to(app)`, and imports what is heavy inside its functions.
-Rule 2: a reader that closes the pipe (`| head`) has what it wanted: that ends a command quietly.
+Rule: a file of a command has `add_to(app)`, and imports what is heavy inside its functions.
 """
 
-import os
-import sys
 from importlib import import_module
 from typing import Any, Final
 
@@ -16,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from penstock import __version__
-from penstock.cli.command import new_app
+from penstock.cli.command import examples, new_app
 
 COMMANDS: Final = {
     "serve": ("penstock.cli.serve", "Start a broker."),
@@ -28,7 +25,12 @@ COMMANDS: Final = {
     "dump-log": ("penstock.cli.dump_log", "Print or verify the files of a log, without a broker."),
     "check-config": ("penstock.cli.check_config", "Check settings without starting a broker."),
 }
-EXIT_INTERRUPTED: Final = 130
+EXAMPLES: Final = examples(
+    ("A broker, its data in ./penstock-data", "penstock serve"),
+    ("A record into it, from another terminal", "penstock produce orders --value '3 apples'"),
+    ("And out again", "penstock consume orders"),
+    ("What a command takes", "penstock consume --help"),
+)
 
 
 class _Commands(TyperGroup):
@@ -38,29 +40,23 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
+        module = import_module(COMMANDS[cmd_name][0])
+        if not hasattr(module, "add_to"):  # main.py runs it, where it comes first
+            ctx.fail(f"{cmd_name} must come first: penstock {cmd_name} [OPTIONS]")
         holder = new_app()
-        import_module(COMMANDS[cmd_name][0]).add_to(holder)
+        module.add_to(holder)
         return typer.main.get_group(holder).get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # Python flushes once more at exit, which must not find the broken pipe again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit from None
-        except KeyboardInterrupt:
-            raise typer.Exit(EXIT_INTERRUPTED) from None
-        return result
-
 
 app = new_app(
-    name="penstock", cls=_Commands, help="A message queue that speaks Apache Kafka's wire protocol."
+    name="penstock",
+    cls=_Commands,
+    help="A message queue that speaks Apache Kafka's wire protocol.",
+    epilog=EXAMPLES,
 )
 
 

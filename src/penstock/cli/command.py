@@ -15,6 +15,7 @@ import typer
 
 BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
 TIMEOUT_S_DEFAULT: Final = 10.0
+TIMEOUT_S_MAX: Final = 86_400.0
 
 
 def new_app(**options: Any) -> typer.Typer:
@@ -43,7 +44,10 @@ def _options(
         ),
     ] = BOOTSTRAP_DEFAULT,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="How long the broker may take to answer.")
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0.1, max=TIMEOUT_S_MAX, help="How long the broker may take to answer."
+        ),
     ] = TIMEOUT_S_DEFAULT,
     tls_ca: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Connect with TLS and trust this authority (PEM).")
@@ -76,9 +80,31 @@ def client_command(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def topic_names(given: Any) -> Any:
+    """For arguments that name topics: what no topic can be called is refused before anybody is asked.
+
+    The rest of the rules are the broker's. Bytes that are no UTF-8 would end in the client's C code.
+    """
+    for name in [given] if isinstance(given, str) else given or ():
+        if not name:
+            raise typer.BadParameter("the name of a topic cannot be empty")
+        if not is_utf8(name):
+            raise typer.BadParameter(f"{name!a} cannot be the name of a topic: it is not UTF-8")
+    return given
+
+
+def is_utf8(text: str) -> bool:
+    """Whether what the shell passed was text: other bytes come as halves of surrogate pairs."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def settings_of(items: Sequence[str], option: str) -> dict[str, str]:
     """Repeated key=value options, of which the last for a key counts."""
-    return dict(pairs_of(items, option))
+    pairs = pairs_of(items, option)
+    for _, value in pairs:
+        if not is_utf8(value):
+            raise typer.BadParameter(f"{value!a} is not UTF-8", param_hint=option)
+    return dict(pairs)
 
 
 def pairs_of(items: Sequence[str], option: str) -> list[tuple[str, str]]:
@@ -88,5 +114,7 @@ def pairs_of(items: Sequence[str], option: str) -> list[tuple[str, str]]:
         key, separator, value = item.partition("=")
         if not separator or not key.strip():
             raise typer.BadParameter(f"{item!r} is not key=value", param_hint=option)
+        if not is_utf8(key):
+            raise typer.BadParameter(f"{key!a} is not UTF-8", param_hint=option)
         pairs.append((key.strip(), value))
     return pairs

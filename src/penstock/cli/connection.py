@@ -9,6 +9,7 @@ Rule: `Broker.client` comes first in every command. librdkafka only says after i
 """
 
 import logging
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,16 +61,13 @@ class Broker(NamedTuple):
         return CommandFailed(f"cannot reach a broker at {address}: {what}. {remedy}")
 
     def _connect(self, addresses: tuple[Address, ...]) -> tuple[BlockingStream, Address]:
-        *others, last = addresses
-        for address in others:
+        refusals: list[CommandFailed] = []
+        for address in addresses:
             try:
                 return self._open(address), address
-            except OSError:
-                continue  # another may answer; if none does, the last one's reason is told
-        try:
-            return self._open(last), last
-        except OSError as problem:
-            raise self.unreachable(last, problem) from problem
+            except OSError as problem:
+                refusals.append(self.unreachable(address, problem))
+        raise CommandFailed("\n".join(map(str, refusals)))
 
     def _open(self, address: Address) -> BlockingStream:
         return open_stream(address.host, address.port, timeout_s=self.timeout_s, tls=self.tls)
@@ -99,15 +97,23 @@ class BrokerClient:
 def broker_at(
     *, bootstrap: str, timeout: float, tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None
 ) -> Broker:
-    """From the options of a command. Files are looked for here, so that the message names the option."""
+    """From the options of a command. Files are read here, so that the message names the option."""
     if tls_key is not None and tls_cert is None:
         raise typer.BadParameter("give --tls-cert as well", param_hint="--tls-key")
-    for option, path in (("--tls-ca", tls_ca), ("--tls-cert", tls_cert), ("--tls-key", tls_key)):
-        if path is not None and not path.is_file():
-            raise typer.BadParameter(f"there is no file {path}", param_hint=option)
     paths = [None if path is None else str(path) for path in (tls_ca, tls_cert, tls_key)]
     tls = TlsFiles(*paths) if any(paths) else None
+    if tls is not None:
+        _check_files(tls)
     return Broker(_addresses(bootstrap), timeout, tls)
+
+
+def _check_files(tls: TlsFiles) -> None:
+    from penstock.host.tls import authorities_problem, identity_problem
+
+    if tls.ca is not None and (problem := authorities_problem(tls.ca)):
+        raise typer.BadParameter(problem, param_hint="--tls-ca")
+    if tls.certificate is not None and (problem := identity_problem(tls.certificate, tls.key)):
+        raise typer.BadParameter(problem, param_hint="--tls-cert" if tls.key is None else "--tls-key")
 
 
 def _addresses(bootstrap: str) -> tuple[Address, ...]:
@@ -146,6 +152,8 @@ def _diagnosis(problem: Exception, timeout_s: float, *, is_tls: bool) -> tuple[s
             return str(problem), "Use a broker that offers it."
         case ProtocolError():
             return f"what answers there does not speak Kafka's protocol ({problem})", other_port
+        case socket.gaierror():
+            return "no such host is known", f"Check the name. {elsewhere}"
         case _:
             return str(getattr(problem, "strerror", None) or problem), elsewhere
 

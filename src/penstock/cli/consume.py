@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from penstock.cli.command import client_command, examples
+from penstock.cli.command import client_command, examples, topic_names
 from penstock.cli.record_output import Form, Forms, Incoming, formatter
 from penstock.errors import CommandFailed
 
@@ -59,7 +59,7 @@ class Span(NamedTuple):
 @client_command
 def consume(
     broker: "Broker",
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", callback=topic_names, help="What to read.")],
     partition: Annotated[
         list[int] | None, typer.Option(min=0, help="Only this one. May be repeated. Default: all.")
     ] = None,
@@ -286,28 +286,31 @@ def incoming(message: Any) -> Incoming:
 def _read(reader: "Reader | GroupReader", written: Callable[[Incoming], bytes], *, follows: bool) -> None:
     output = sys.stdout.buffer
     try:
-        with _noting_ctrl_c() as interrupted:
-            while not (reader.is_done or interrupted()):
+        while not reader.is_done:
+            with _ctrl_c_afterwards():
                 records = reader.next_records()
-                if records:
-                    output.write(b"".join(map(written, records)))
-                    output.flush()
+            if records:
+                output.write(b"".join(map(written, records)))
+                output.flush()
+    except KeyboardInterrupt:
+        if not follows:  # somebody did not want to wait for the end
+            raise
     finally:
         reader.close()
-    if interrupted() and not follows:  # somebody did not want to wait for the end
-        raise KeyboardInterrupt
 
 
 @contextmanager
-def _noting_ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Whether it came. Raised as an exception it could come out of the middle of librdkafka's calls."""
+def _ctrl_c_afterwards() -> Iterator[None]:
+    """Raised at once, it could come out of the middle of librdkafka's calls."""
     came: list[int] = []
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN:  # started in the background of a script, which Ctrl-C is not to reach
-        yield lambda: False
+        yield
         return
     signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     try:
-        yield lambda: bool(came)
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt

@@ -52,7 +52,11 @@ def dump_log(
     # All files are gone through, whatever is found in one of them.
     sound = [_verify(file, options, as_json) if verify else _dump(file, options, as_json) for file in files]
     if not all(sound):
-        raise CommandFailed(f"{sound.count(False)} of {len(sound)} files are damaged.")
+        from penstock.cli.output import counted
+
+        damaged = sound.count(False)
+        verb = "is" if damaged == 1 else "are"
+        raise CommandFailed(f"{damaged} of {counted(len(sound), 'file')} {verb} damaged.")
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
@@ -67,6 +71,8 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
             if not found:
                 raise CommandFailed(f"{path} holds no files of a log.")
             files += found
+        elif not path.is_file():
+            raise CommandFailed(f"{path} is neither a file nor a folder.")
         elif is_log_file(path):
             files.append(path)
         else:
@@ -98,7 +104,7 @@ def _dump(file: Path, options: "Options", as_json: bool) -> bool:
 
 def _verify(file: Path, options: "Options", as_json: bool) -> bool:
     from penstock.cli.log_files import index_problems, rows_of
-    from penstock.cli.output import json_line
+    from penstock.cli.output import counted, json_line
     from penstock.errors import CorruptData
 
     started = time.monotonic()
@@ -116,8 +122,8 @@ def _verify(file: Path, options: "Options", as_json: bool) -> bool:
     elif as_json:
         json_line({"file": str(file), "ok": True, "entries": count})
     else:
-        noun = "records" if file.suffix == ".log" else "entries"
-        typer.echo(f"{file}: ok, {count} {noun} in {time.monotonic() - started:.2f} s")
+        what = counted(count, "record") if file.suffix == ".log" else counted(count, "entry", "entries")
+        typer.echo(f"{file}: ok, {what} in {time.monotonic() - started:.2f} s")
     return not problems
 
 
@@ -152,7 +158,7 @@ def row_text(row: "Row") -> str:
                 f"offsets {row['base_offset']} to {row['last_offset']}",
                 counted(row["records"], "record"),
                 f"position {row['position']}",
-                f"{row['bytes']} bytes",
+                counted(row["bytes"], "byte"),
                 row["codec"],
                 f"epoch {row['leader_epoch']}",
                 producer if row["producer_id"] >= 0 else "no producer",

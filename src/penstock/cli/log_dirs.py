@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from penstock.cli.command import client_command, examples
+from penstock.cli.command import client_command, examples, topic_names
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class LogDirectory(NamedTuple):
 def log_dirs(
     broker: "Broker",
     topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC...]", help="Only these. Default: all.")
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC...]", callback=topic_names, help="Only these. Default: all."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

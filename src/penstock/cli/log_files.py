@@ -5,10 +5,12 @@ precedes it is shown and the message says where it begins. Nothing is written or
 running broker can be read too, though its last batch may be in the middle of being written.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
+from penstock.cli.output import counted
 from penstock.errors import CorruptData
 from penstock.limits import DECOMPRESSED_BYTES_MAX
 from penstock.log.checkpoint import parse_rows
@@ -26,6 +28,7 @@ from penstock.types import NO_TIMESTAMP
 
 Row = dict[str, Any]
 _ENTRIES_AT_ONCE: Final = 4096
+_NUMBER: Final = re.compile(r"[0-9]{1,20}", re.ASCII)
 
 
 class Options(NamedTuple):
@@ -74,7 +77,8 @@ def _batch_at(file: BinaryIO, position: int, size: int) -> Batch:
     try:
         header = parse_header(head)
         if position + header.size > size:
-            raise CorruptData(f"the file ends inside this batch, {position + header.size - size} bytes short")
+            missing = counted(position + header.size - size, "byte")
+            raise CorruptData(f"the file ends inside this batch, {missing} short")
         data = head + file.read(header.size - HEADER_BYTES)
         check_stored(data, header, 0, f"{header.size} bytes")
     except CorruptData as damage:
@@ -199,7 +203,7 @@ _BY_NAME: Final[dict[str, Reader]] = {EPOCH_FILE: _epoch_rows, LOG_START_FILE: _
 
 
 def _reader_of(path: Path) -> Reader | None:
-    return _BY_NAME.get(path.name) or (_BY_SUFFIX.get(path.suffix) if path.stem.isdigit() else None)
+    return _BY_NAME.get(path.name) or (_BY_SUFFIX.get(path.suffix) if _NUMBER.fullmatch(path.stem) else None)
 
 
 def _offset_named(path: Path) -> int:

@@ -49,8 +49,8 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
 
 
 def bytes_text(count: int) -> str:
@@ -72,10 +72,14 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Returns if it may be done. Nobody is asked who cannot answer."""
+    """Returns if it may be done. Nobody is asked who cannot answer; Ctrl-C is no answer either."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise CommandFailed(f"{question} Nobody can be asked here: give --yes to do it.")
-    if not typer.confirm(question, err=True):
+    typer.echo(f"{question} [y/N]: ", err=True, nl=False)
+    answer = sys.stdin.readline()
+    if not answer:  # Ctrl-D leaves the cursor behind the question
+        note("")
+    if answer.strip().lower() not in ("y", "yes"):
         raise CommandFailed("nothing was done.")

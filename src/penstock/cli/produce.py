@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
-from penstock.cli.command import client_command, examples, pairs_of
+from penstock.cli.command import client_command, examples, pairs_of, topic_names
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ QUEUED_KIB_MAX: Final = 64 * 1024
 RECORD_BYTES_MAX: Final = 100_000_000
 """The broker knows what is too large for the topic; librdkafka is not to judge before it."""
 PROGRESS_EVERY_RECORDS: Final = 1_000
+FLUSH_WAIT_S: Final = 0.1
 
 
 class Compression(StrEnum):
@@ -51,7 +52,10 @@ EXAMPLES = examples(
     ("Keys before a colon", "printf 'a:1\\nb:2\\n' | penstock produce orders --key-separator :"),
     ("JSON with headers",
      """echo '{"value":"1","headers":{"trace":"7"}}' | penstock produce orders --json"""),
-    ("Copy a topic", "penstock consume orders --format json | penstock produce copy --json"),
+    ("Copy a topic of three partitions", "penstock topic create copy --partitions 3 && "
+     "penstock consume orders --format json | penstock produce copy --json"),
+    ("Copy it to a topic with other partitions",
+     "penstock consume orders --format json | penstock produce copy --json --ignore-partitions"),
 )  # fmt: skip
 
 
@@ -62,7 +66,7 @@ def add_to(app: typer.Typer) -> None:
 @client_command
 def produce(
     broker: "Broker",
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to write.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", callback=topic_names, help="Where to write.")],
     value: Annotated[str | None, typer.Option(help="Write this one record and read nothing.")] = None,
     key: Annotated[str | None, typer.Option(help="The key of every record.")] = None,
     key_separator: Annotated[
@@ -81,6 +85,10 @@ def produce(
             "timestamp.",
         ),
     ] = False,
+    ignore_partitions: Annotated[
+        bool,
+        typer.Option("--ignore-partitions", help="With --json: place by the key, whatever a line says."),
+    ] = False,
     compression: Annotated[
         Compression, typer.Option(help="none, gzip, snappy, lz4 or zstd.")
     ] = Compression.NONE,
@@ -92,20 +100,45 @@ def produce(
     from penstock.cli.record_input import ANY_PARTITION, Outgoing, json_records, plain_records
 
     _refuse_contradictions(value, key, key_separator, file, as_json)
+    if ignore_partitions and not as_json:
+        raise typer.BadParameter("only lines of --json name partitions", param_hint="--ignore-partitions")
     headers = tuple((name, os.fsencode(text)) for name, text in pairs_of(header or (), "--header"))
     number = ANY_PARTITION if partition is None else partition
     pattern = Outgoing(None, None if key is None else os.fsencode(key), headers, number)
-    state = find_or_make_topic(broker, topic)
-    if number not in (ANY_PARTITION, *state.numbers):
-        raise CommandFailed(f"topic {topic} has no partition {number}: it has 0 to {state.numbers[-1]}.")
-    sender = Sender(broker, topic, compression, acks)
-    if value is not None:
-        sender.send(iter([pattern._replace(value=os.fsencode(value))]))
-        return
     separator = None if key_separator is None else os.fsencode(key_separator)
-    with _opened(file) as source, _progress(source) as shown:
-        records = json_records(source, pattern) if as_json else plain_records(source, pattern, separator)
-        sender.send(records, shown)
+    # Before the topic is made: a file that is not there should leave nothing behind.
+    with _opened(file) as source:
+        state = find_or_make_topic(broker, topic)
+        if number not in (ANY_PARTITION, *state.numbers):
+            raise CommandFailed(f"topic {topic} has no partition {number}: it has 0 to {state.numbers[-1]}.")
+        sender = Sender(broker, topic, compression, acks)
+        if value is not None:
+            sender.send(iter([pattern._replace(value=os.fsencode(value))]))
+            return
+        if source.isatty():
+            typer.echo("one record a line; Ctrl-D ends", err=True)
+        with _progress(source) as shown:
+            if as_json:
+                given = json_records(source, pattern, ignore_partitions=ignore_partitions)
+                records = within(given, topic, len(state.numbers))
+            else:
+                records = plain_records(source, pattern, separator)
+            sender.send(records, shown)
+
+
+def within(records: Iterator["Outgoing"], topic: str, partitions: int) -> Iterator["Outgoing"]:
+    """The records, up to one for a partition that the topic has not: then the rest has no place either."""
+    from penstock.cli.output import counted
+
+    for record in records:
+        if record.partition >= partitions:
+            enough = record.partition + 1
+            raise CommandFailed(
+                f"a record is for partition {record.partition}, and topic {topic} has "
+                f"{counted(partitions, 'partition')}. Give it more with `penstock topic alter {topic} "
+                f"--partitions {enough}`, or place records by their keys with --ignore-partitions."
+            )
+        yield record
 
 
 def _refuse_contradictions(
@@ -163,9 +196,10 @@ class Sender:
                     shown(self.records)
         finally:
             # Also when a line was refused or Ctrl-C came: what was handed over is on its way.
-            left = self._producer.flush(self._timeout_s * 2)
+            left = self._flush(self._timeout_s * 2)
             seconds = time.monotonic() - started
-            note(f"{counted(self.records, 'record')}, {self.bytes} bytes in {seconds:.2f} s")
+            sizes = f"{counted(self.records, 'record')}, {counted(self.bytes, 'byte')}"
+            note(f"{sizes} in {seconds:.2f} s")
         if left:
             self._reasons["no answer came before --timeout"] = left
         if self._reasons:
@@ -173,6 +207,14 @@ class Sender:
                 f"{counted(count, 'record')} not stored: {reason}." for reason, count in self._reasons.items()
             ]
             raise CommandFailed("\n".join(lines))
+
+    def _flush(self, seconds_max: float) -> int:
+        """How many are still on their way. In short waits: Ctrl-C is only heard between them."""
+        deadline = time.monotonic() + seconds_max
+        left = int(self._producer.flush(FLUSH_WAIT_S))
+        while left and time.monotonic() < deadline:
+            left = int(self._producer.flush(FLUSH_WAIT_S))
+        return left
 
     def _send_one(self, record: "Outgoing") -> None:
         from confluent_kafka import KafkaException
@@ -225,8 +267,6 @@ def _reason(error: Any, topic: str, partition: int, timeout_s: float) -> str:
 @contextmanager
 def _opened(file: Path | None) -> Iterator[BinaryIO]:
     if file is None:
-        if sys.stdin.isatty():
-            typer.echo("one record a line; Ctrl-D ends", err=True)
         yield sys.stdin.buffer
         return
     try:

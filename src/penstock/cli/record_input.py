@@ -62,14 +62,17 @@ def plain_records(source: BinaryIO, pattern: Outgoing, separator: bytes | None) 
         yield pattern._replace(key=key, value=value)
 
 
-def json_records(source: BinaryIO, pattern: Outgoing) -> Iterator[Outgoing]:
+def json_records(
+    source: BinaryIO, pattern: Outgoing, *, ignore_partitions: bool = False
+) -> Iterator[Outgoing]:
     for number, line in numbered_lines(source):
         if not line.strip():
             continue
         try:
-            yield record_of_json(json.loads(line), pattern)
+            record = record_of_json(json.loads(line), pattern)
         except (ValueError, RecursionError) as problem:
             raise CommandFailed(f"line {number} is not a record: {problem}.") from problem
+        yield record._replace(partition=pattern.partition) if ignore_partitions else record
 
 
 def record_of_json(fields: Any, pattern: Outgoing) -> Outgoing:
@@ -97,7 +100,7 @@ def headers_of_json(given: Any) -> Headers:
         return ()
     if not isinstance(pairs, list) or not all(map(_is_header, pairs)):
         raise ValueError('headers must be {"name": "value"} or [["name", "value"]]')
-    return tuple((name, _header_value(value)) for name, value in pairs)
+    return tuple((_text(name).decode(), _header_value(value)) for name, value in pairs)
 
 
 def _is_header(pair: Any) -> bool:
@@ -133,7 +136,10 @@ def _number(fields: dict[str, Any], name: str, default: int, maximum: int) -> in
 def _text(given: Any) -> bytes:
     if not isinstance(given, str):
         raise ValueError(f"{json.dumps(given)[:40]} is not a text: put it in quotes")
-    return given.encode()
+    try:
+        return given.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{ascii(given)[:40]} holds half of a surrogate pair, which is no text") from None
 
 
 def _from_base64(given: Any) -> bytes:

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from penstock.cli.serve_options import configuration, parser
+from penstock.cli.streams import OutputFailed
 from penstock.config.broker import BrokerConfig
-from penstock.config.listeners import Address
+from penstock.config.listeners import Address, Listener
+from penstock.errors import CommandFailed, ConfigError
 
 EXAMPLES = (
     ("A broker that only this machine can reach, its data in ./penstock-data", "penstock serve"),
@@ -38,8 +40,13 @@ def run(config: BrokerConfig) -> None:
     # A worker thread that holds the interpreter delays every client; it must let go soon.
     sys.setswitchinterval(0.0005)
     _allow_many_files()
-    with suppress(KeyboardInterrupt):
-        uvloop.run(_serve(config))
+    try:
+        with suppress(KeyboardInterrupt):
+            uvloop.run(_serve(config))
+    except ConfigError as problem:
+        # The settings were found to be right before: what is wrong is the world they met, as a port
+        # that somebody else has.
+        raise CommandFailed(str(problem)) from problem
 
 
 async def _serve(config: BrokerConfig) -> None:
@@ -55,22 +62,37 @@ async def _serve(config: BrokerConfig) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     world = World(log=StreamLog(SystemClock()))
-    tasks = Tasks(lambda name, failure: world.log.error("task.failed", task=name, reason=repr(failure)))
     async with running_broker(config, world) as broker:
         sources = Sources(broker.groups, broker.storage, broker.server)
         http = HttpServer(config.http, broker.not_ready, sources)
+        excuses = Tasks(lambda name, failure: world.log.error("task.failed", task=name, reason=repr(failure)))
+
+        def excuse(_: str, failure: BaseException) -> None:
+            world.log.error("http.failed", reason=repr(failure))
+            broker.failure = broker.failure or f"HTTP cannot be served: {failure!r}"
+            excuses.start(http.excuse(), "http.excuse")
+
+        tasks = Tasks(excuse)
         try:
             # What was made until now lives as long as the process: the collector need not look again.
             gc.collect()
             gc.freeze()
-            addresses = ",".join(str(Address(listener.host, listener.port)) for listener in broker.listeners)
-            print(f"penstock ready kafka={addresses} http={http.address}", flush=True)
+            _say_ready(broker.listeners, http.address)
             tasks.start(http.serve(), "http")
             await stop.wait()
             world.log.info("broker.stopping")
         finally:
             await tasks.stop()
+            await excuses.stop()
             await http.stop()
+
+
+def _say_ready(listeners: Sequence[Listener], http: Address) -> None:
+    addresses = ",".join(str(Address(listener.host, listener.port)) for listener in listeners)
+    try:
+        print(f"penstock ready kafka={addresses} http={http}", flush=True)
+    except OutputFailed as problem:  # somebody waits for this line, and would wait for ever
+        raise CommandFailed(f"cannot write the ready line to stdout: {problem.reason}.") from problem
 
 
 def _allow_many_files() -> None:

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
+from penstock.cli.start_checks import file_problems
 from penstock.config.broker import BrokerConfig
 from penstock.config.sources import load
 from penstock.errors import ConfigError
@@ -34,9 +35,12 @@ def parser(command: str, description: str, examples: Sequence[tuple[str, str]]) 
 
 
 def configuration(given: argparse.Namespace) -> BrokerConfig:
-    """ConfigError with every problem there is."""
+    """ConfigError with every problem there is, also with the files that settings name."""
     flags = {name: getattr(given, name) for name in FLAGS}
-    return load(flags, given.set or (), _read(given.config))
+    config = load(flags, given.set or (), _read(given.config))
+    if problems := file_problems(config):
+        raise ConfigError("\n".join(problems))
+    return config
 
 
 def _read(path: str | None) -> bytes | None:
@@ -46,4 +50,6 @@ def _read(path: str | None) -> bytes | None:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise ConfigError(f"cannot read the config file {path}: {error.strerror}") from error
+        raise ConfigError(
+            f"cannot read the config file {path}: {error.strerror}; name another with --config"
+        ) from error

@@ -4,11 +4,12 @@ Each command checks that its topics exist before it changes anything, and asks b
 """
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.command import client_command, examples, new_app, settings_of
+from penstock.cli.command import client_command, examples, new_app, settings_of, topic_names
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
@@ -19,16 +20,25 @@ if TYPE_CHECKING:
 
 BROKER_DEFAULT = -1
 """Kafka's way to leave a number to the broker."""
+PARTITIONS_MAX = 100_000
+REPLICATION_FACTOR_MAX = 10_000
+"""What librdkafka asks for at most; the broker has bounds of its own."""
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="The topics.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", callback=topic_names, help="The topic.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", callback=topic_names, help="The topics.")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting. May be repeated.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
-topic_app = new_app(help="Create, list, describe, alter, truncate and delete topics.")
+EXAMPLES = examples(
+    ("A topic with three partitions", "penstock topic create orders --partitions 3"),
+    ("What topics there are", "penstock topic list"),
+    ("How many records a topic has", "penstock topic offsets orders"),
+)
+
+topic_app = new_app(help="Create, list, describe, alter, truncate and delete topics.", epilog=EXAMPLES)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -49,10 +59,14 @@ def create(
     broker: "Broker",
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="How many. Default: the broker's num.partitions.")
+        int | None,
+        typer.Option(min=1, max=PARTITIONS_MAX, help="How many. Default: the broker's num.partitions."),
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, help="Default: the broker's default.replication.factor.")
+        int | None,
+        typer.Option(
+            min=1, max=REPLICATION_FACTOR_MAX, help="Default: the broker's default.replication.factor."
+        ),
     ] = None,
     set_: Sets = None,
     if_not_exists: Annotated[
@@ -134,6 +148,7 @@ def describe(
     from penstock.cli.cluster import find_topics
     from penstock.cli.output import json_line
 
+    names = list(dict.fromkeys(names))
     topics = find_topics(broker, names)
     settings = Admin(broker).settings(names)
     shown = {
@@ -266,7 +281,9 @@ ALTER_EXAMPLES = examples(
 def alter(
     broker: "Broker",
     name: Name,
-    partitions: Annotated[int | None, typer.Option(min=1, help="How many it is to have.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, max=PARTITIONS_MAX, help="How many it is to have.")
+    ] = None,
     set_: Sets = None,
     unset: Annotated[
         list[str] | None, typer.Option(metavar="KEY", help="Back to the broker's value. May be repeated.")
@@ -284,13 +301,29 @@ def alter(
         raise typer.BadParameter("nothing to change: give --partitions, --set or --unset")
     find_topic(broker, name)
     admin = Admin(broker)
+    missing = _not_set(name, unset or (), admin.settings([name])[name] if unset else {})
+    for key in missing:
+        del changes[key]
     # Both are tried before either is done, so that a refusal leaves the topic as it was.
     for validate_only in (True, False):
         if changes:
             admin.alter(name, changes, validate_only=validate_only)
         if partitions is not None:
             admin.grow(name, partitions, validate_only=validate_only)
-    typer.echo(f"changed topic {name}")
+    for key in missing:
+        typer.echo(f"{key} was not set for topic {name}")
+    if changes or partitions is not None:
+        typer.echo(f"changed topic {name}")
+
+
+def _not_set(name: str, keys: Sequence[str], settings: dict[str, "Setting"]) -> list[str]:
+    """Those the topic has no value of its own for. CommandFailed if one is no setting at all."""
+    from penstock.config.setting import unknown_setting
+
+    for key in keys:
+        if key not in settings:
+            raise CommandFailed(f"topic {name} was not changed: {unknown_setting(key, settings)}.")
+    return [key for key in dict.fromkeys(keys) if not settings[key].is_override]
 
 
 DELETE_EXAMPLES = examples(
@@ -352,6 +385,7 @@ def truncate(
             raise CommandFailed(f"partition {number} of topic {name} ends at offset {end}, before {before}.")
     count = sum(max(keep_from[number] - start, 0) for number, (start, _) in spans.items())
     where = f"topic {name}" if partition is None else f"partition {partition} of topic {name}"
-    confirm(f"Delete the {counted(count, 'oldest record')} of {where}?", yes=yes)
+    if count:
+        confirm(f"Delete the {counted(count, 'oldest record')} of {where}?", yes=yes)
     starts = admin.delete_records(name, keep_from)
     table(("PARTITION", "START"), sorted(starts.items()))

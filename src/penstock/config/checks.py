@@ -10,6 +10,7 @@ from typing import Any
 from penstock.config.broker import BrokerConfig, ClientAuth
 from penstock.config.broker_settings import LISTENER_PREFIX, listener_of
 from penstock.config.layers import NOTHING, Given, topic_value_of, value_of
+from penstock.config.listeners import Address
 from penstock.limits import LONG_MAX
 
 # Pairs of which the first may not exceed the second, and why.
@@ -57,7 +58,7 @@ def topic_problems(overrides: Mapping[str, str], given: Given) -> list[str]:
 
 def listener_problems(config: BrokerConfig) -> list[str]:
     """What is wrong between listeners and the settings of TLS."""
-    return [*_missing_files(config), *_strangers(config)]
+    return [*_missing_files(config), *_strangers(config), *_http_taken(config)]
 
 
 def _flush_problem(prefix: str, value: Callable[[str], Any]) -> Iterator[str]:
@@ -75,6 +76,15 @@ def _missing_files(config: BrokerConfig) -> Iterator[str]:
             )
         if tls.client_auth is not ClientAuth.NONE and not tls.truststore_path:
             yield f"ssl.client.auth = {tls.client_auth}: {name} needs ssl.truststore.location to check with"
+
+
+def _http_taken(config: BrokerConfig) -> Iterator[str]:
+    http = config.http
+    for listener in config.listeners:
+        address = Address(listener.host, listener.port)
+        meet = http.host == address.host or http.is_every_address or address.is_every_address
+        if http.port and http.port == address.port and meet:
+            yield f"http.listener = '{http}': listener {listener.name} is on {address}; give one another port"
 
 
 def _strangers(config: BrokerConfig) -> Iterator[str]:

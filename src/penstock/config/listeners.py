@@ -17,6 +17,7 @@ from typing import NamedTuple
 from penstock.errors import ConfigError
 
 PORT_MAX = 65_535
+ADDRESS_FORM = f"host:port, the port a number from 0 to {PORT_MAX}"
 
 _LISTENER_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _ADDRESS = re.compile(
@@ -78,7 +79,7 @@ def parse_address(text: str) -> Address | None:
 def parse_http(text: str, *, insecure: bool) -> Address:
     address = parse_address(text)
     if address is None:
-        raise ConfigError(f"http.listener = {text!r}: must be host:port")
+        raise ConfigError(f"http.listener = {text!r}: must be {ADDRESS_FORM}")
     if not (insecure or address.is_loopback):
         raise ConfigError(_unprotected("http.listener", text))
     return address
@@ -95,7 +96,7 @@ def advertise(text: str, listeners: Sequence[str]) -> str:
     if _HOST.fullmatch(text):
         return f"{name}://{text}:0"
     if parse_address(text) is None:
-        raise ConfigError(f"--advertised {text}: must be host or host:port")
+        raise ConfigError(f"--advertised {text!r}: must be host or {ADDRESS_FORM}")
     return f"{name}://{text}"
 
 
@@ -172,7 +173,7 @@ def _parse_entries(key: str, entries: Sequence[str], problems: list[str]) -> dic
         name, separator, rest = entry.partition("://")
         address = parse_address(rest)
         if not separator or address is None or not _LISTENER_NAME.fullmatch(name):
-            problems.append(f"{key} = {entry!r}: must be NAME://host:port")
+            problems.append(f"{key} = {entry!r}: must be NAME://{ADDRESS_FORM}")
         elif name.upper() in found:
             problems.append(f"{key} = {entry!r}: the name {name.upper()} is used twice")
         else:

@@ -16,7 +16,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.broker_settings import BROKER_SETTINGS, find_setting
 from penstock.config.checks import broker_problems, listener_problems
 from penstock.config.layers import Given, value_of
-from penstock.config.listeners import advertise, parse_address
+from penstock.config.listeners import ADDRESS_FORM, advertise, parse_address
 from penstock.config.setting import render, unknown_setting
 from penstock.errors import ConfigError
 
@@ -28,7 +28,10 @@ _FLAGS = {
     "node_id": "node.id",
     "rack": "broker.rack",
     "metadata": "metadata.store",
+    "kafka": "listeners",
 }
+_ADDRESS_FLAGS = {"http": "", "kafka": "PLAINTEXT://"}
+"""With what stands before the address in their setting."""
 _LISTENER_KEYS = {"listeners", "advertised.listeners", "listener.security.protocol.map", "http.listener"}
 
 Flag = str | int | bool | None
@@ -44,15 +47,22 @@ def load(
     flags: Mapping[str, Flag] = MappingProxyType({}),
     sets: Sequence[str] = (),
     file: bytes | None = None,
+    *,
+    sets_origin: str = "--set",
 ) -> BrokerConfig:
     """A broker's settings, or ConfigError with one line for each problem.
 
     `flags` are those of `serve`, by parameter name (data_dir, kafka, http, advertised, node_id, rack,
-    metadata, insecure); None is a flag that was not given. `sets` are "key=value". `file` is TOML.
+    metadata, insecure); None is a flag that was not given. `sets` are "key=value", and refusals call them
+    `sets_origin`. `file` is TOML.
     """
-    assert flags.keys() <= {*_FLAGS, "kafka", "advertised", "insecure"}, "a flag nobody declared"
+    assert flags.keys() <= {*_FLAGS, "advertised", "insecure"}, "a flag nobody declared"
     problems: list[str] = []
-    entries = [*_from_file(file, problems), *_from_sets(sets, problems), *_from_flags(flags, problems)]
+    entries = [
+        *_from_file(file, problems),
+        *_from_sets(sets, sets_origin, problems),
+        *_from_flags(flags, problems),
+    ]
     static, refused = _parse(entries, problems)
     _apply_advertised(flags.get("advertised"), static, refused, problems)
     given = Given(MappingProxyType(static))
@@ -90,15 +100,13 @@ def _parse(entries: Sequence[_Entry], problems: list[str]) -> tuple[dict[str, st
 def _from_flags(flags: Mapping[str, Flag], problems: list[str]) -> Iterator[_Entry]:
     for flag, key in _FLAGS.items():
         given = flags.get(flag)
-        if given is not None:
-            yield _Entry(key, str(given), "--" + flag.replace("_", "-"))
-    kafka = flags.get("kafka")
-    if kafka is None:
-        return
-    if parse_address(str(kafka)) is None:
-        problems.append(f"--kafka {kafka}: must be host:port")
-    else:
-        yield _Entry("listeners", f"PLAINTEXT://{kafka}", "--kafka")
+        origin = "--" + flag.replace("_", "-")
+        if given is None:
+            continue
+        if flag in _ADDRESS_FLAGS and parse_address(str(given)) is None:
+            problems.append(f"{origin} {str(given)!r}: must be {ADDRESS_FORM}")
+        else:
+            yield _Entry(key, _ADDRESS_FLAGS.get(flag, "") + str(given), origin)
 
 
 def _apply_advertised(flag: Flag, static: dict[str, str], refused: set[str], problems: list[str]) -> None:
@@ -113,13 +121,13 @@ def _apply_advertised(flag: Flag, static: dict[str, str], refused: set[str], pro
         refused.add("advertised.listeners")
 
 
-def _from_sets(sets: Sequence[str], problems: list[str]) -> Iterator[_Entry]:
+def _from_sets(sets: Sequence[str], origin: str, problems: list[str]) -> Iterator[_Entry]:
     for item in sets:
         key, separator, text = item.partition("=")
         if separator:
-            yield _Entry(key.strip(), text, "--set")
+            yield _Entry(key.strip(), text, origin)
         else:
-            problems.append(f"--set {item}: must be key=value")
+            problems.append(f"{origin} {item!r}: must be key=value")
 
 
 def _from_file(file: bytes | None, problems: list[str]) -> Iterator[_Entry]:

@@ -52,6 +52,11 @@ class Space(NamedTuple):
 
 
 class Disk(Protocol):
+    @property
+    def open_files_max(self) -> int:
+        """How many files of logs may be open at once."""
+        ...
+
     def open(self, path: str, *, create: bool = False) -> File: ...
 
     def exists(self, path: str) -> bool: ...
@@ -82,6 +87,15 @@ class Disk(Protocol):
 
     def sync(self, files: Sequence[File], folders: Sequence[str]) -> None:
         """Make the content of `files` and the entries of `folders` durable, or raise StorageFailed."""
+        ...
+
+    def hold(self, path: str, threads: int) -> None:
+        """Keep the file system of this folder within reach of so many threads, so that no sync of
+        theirs fails for want of a descriptor. Call it before anything is written."""
+        ...
+
+    def let_go(self) -> None:
+        """Of what is held."""
         ...
 
     def store(self, writes: Sequence[Stored]) -> None:

@@ -7,6 +7,11 @@ shorter to write and turn a truncated file into a SIGBUS.
 A few files are made durable with `fdatasync` each; beyond that one `syncfs` for the whole file
 system is several times faster (0.6 ms against 5.3 ms for 100 files). `syncfs` reports failed
 writeback only since Linux 5.8, so older kernels never use it.
+
+Rule 1: a `syncfs` goes through a descriptor that was open before the writes it covers: the kernel
+        tells a descriptor of what failed since it was opened.
+Rule 2: each thread that syncs holds its own. The kernel tells each descriptor once, so that of two
+        threads with one descriptor the wrong one might be told.
 """
 
 import ctypes
@@ -14,14 +19,16 @@ import errno
 import functools
 import os
 import platform
+import resource
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from penstock.errors import StorageFailed, StorageFull
 from penstock.host.disk import File, Space, Stored
-from penstock.limits import SYNC_FILES_BEFORE_SYNCFS
+from penstock.limits import OPEN_FILES_MAX, SYNC_FILES_BEFORE_SYNCFS
 from penstock.types import Buffer
 
 # Conditions that pass: space is freed, a quota is raised, a descriptor is closed.
@@ -140,6 +147,17 @@ class OsFile:
 class OsDisk:
     """Every path is used as given; callers build them from checked names."""
 
+    def __init__(self) -> None:
+        self._free: list[int] = []
+        """Descriptors of a folder through which its file system is synced, and whom they belong to."""
+        self._held: dict[int, int] = {}
+
+    @property
+    def open_files_max(self) -> int:
+        """Half of what the process may open: connections and readers need descriptors too."""
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return OPEN_FILES_MAX if most == resource.RLIM_INFINITY else min(most // 2, OPEN_FILES_MAX)
+
     def open(self, path: str, *, create: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
         with named_by_what_failed("open", path):
@@ -197,10 +215,29 @@ class OsDisk:
                 self._sync_path(folder)
             except StorageFull:
                 # No descriptor is free to open the folder with. One that is open will do.
-                if syncfs is None or not files:
+                if syncfs is None or not (files or self._own_descriptor() is not None):
                     raise
                 self._sync_file_system(syncfs, files, ())
                 return
+
+    def hold(self, path: str, threads: int) -> None:
+        self.let_go()
+        for _ in range(threads):
+            with named_by_what_failed("open", path):
+                self._free.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+
+    def let_go(self) -> None:
+        descriptors = [*self._free, *self._held.values()]
+        self._free, self._held = [], {}
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _own_descriptor(self) -> int | None:
+        """The one that the calling thread holds, from its first sync on; None if there is none for it."""
+        thread = threading.get_ident()
+        if thread not in self._held and self._free:
+            self._held[thread] = self._free.pop()
+        return self._held.get(thread)
 
     def store(self, writes: Sequence[Stored]) -> None:
         temporaries = [write.path + TEMPORARY_SUFFIX for write in writes]
@@ -228,6 +265,9 @@ class OsDisk:
         self, syncfs: Callable[[int], int], files: Sequence[File], folders: Sequence[str]
     ) -> None:
         """One call for all: they are on one file system, that of the data directory."""
+        if (held := self._own_descriptor()) is not None:
+            self._call_syncfs(syncfs, held)
+            return
         if files:
             file = files[0]
             assert isinstance(file, OsFile)

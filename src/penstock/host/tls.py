@@ -2,13 +2,26 @@
 
 A context that listeners share is reloaded in place: connections that exist keep what they agreed
 on, the next handshake uses the new certificate. A file that cannot be loaded changes nothing.
+
+OpenSSL says of a bad file little more than that it is bad. What is wrong with it is found out here,
+for broker and clients alike.
+
+Rule: a problem names the file and what to do about it.
 """
 
 import os
+import re
 import ssl
+from collections.abc import Iterator
+from typing import Final
 
 from penstock.config.broker import ClientAuth, TlsConfig
 from penstock.errors import ConfigError
+
+_BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
+_CERTIFICATES: Final = (b"CERTIFICATE", b"TRUSTED CERTIFICATE", b"X509 CERTIFICATE")
+_KEY: Final = b"PRIVATE KEY"
+_TOGETHER: Final = "put the private key and the certificate chain into one file: cat key.pem chain.pem"
 
 MINIMUM_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -46,10 +59,9 @@ class TlsListener:
                 if config.truststore_path is not None:
                     context.load_verify_locations(config.truststore_path)
         except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"listener {self._name}: {config.keystore_path} or its trust store cannot be loaded "
-                f"({error}); a PEM file with the private key and the certificate chain is expected"
-            ) from error
+            problems = list(listener_problems(self._name, config))
+            # Nothing found: the files have changed since they were loaded, and the next look is soon.
+            raise ConfigError("\n".join(problems) or f"listener {self._name}: {error}") from error
         self._loaded = stamps
 
     def _stamps(self) -> tuple[tuple[int, int, int], ...]:
@@ -63,6 +75,89 @@ def _stamp(path: str) -> tuple[int, int, int]:
     except OSError:
         return (0, 0, 0)
     return (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def listener_problems(name: str, config: TlsConfig) -> Iterator[str]:
+    """What is wrong with the files of a listener."""
+    if problem := identity_problem(config.keystore_path, password=config.key_password):
+        yield f"ssl.keystore.location of listener {name}: {problem}"
+    if config.truststore_path is not None and (problem := authorities_problem(config.truststore_path)):
+        yield f"ssl.truststore.location of listener {name}: {problem}"
+
+
+def authorities_problem(path: str) -> str | None:
+    """What is wrong with a file of certificates to trust."""
+    try:
+        blocks = _blocks(path)
+    except ConfigError as problem:
+        return str(problem)
+    return _certificates_problem(path, blocks, "give the certificate of the authority that signs the others")
+
+
+def identity_problem(path: str, key_path: str | None = None, password: str | None = None) -> str | None:
+    """What is wrong with a certificate chain and its private key, in one file or in two."""
+    holder = key_path or path
+    try:
+        blocks, keys = _blocks(path), _blocks(holder)
+    except ConfigError as problem:
+        return str(problem)
+    remedy = _TOGETHER if key_path is None else "give the certificate in one file and its key in the other"
+    if found := _certificates_problem(path, blocks, remedy):
+        return found
+    if not any(label.endswith(_KEY) for label, _ in keys):
+        return f"{holder} holds no private key; {remedy}"
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path, key_path, password or _no_password)
+    except ssl.SSLError as error:
+        return _identity_refusal(path, holder, error, has_password=password is not None)
+    except (OSError, ValueError) as error:
+        return f"{holder} cannot be used: {error}"
+    return None
+
+
+def _identity_refusal(path: str, holder: str, error: ssl.SSLError, *, has_password: bool) -> str:
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return (
+            f"the private key in {holder} does not belong to the first certificate in {path}; give the key "
+            "it was issued for, and put the certificate before those of its chain"
+        )
+    if has_password:
+        return f"the private key in {holder} is malformed or its password is another; check ssl.key.password"
+    return f"the private key in {holder} is malformed ({error.reason or 'not PEM'}); copy the file again"
+
+
+def _certificates_problem(path: str, blocks: list[tuple[bytes, bytes]], remedy: str) -> str | None:
+    certificates = [block for label, block in blocks if label in _CERTIFICATES]
+    if not certificates:
+        return f"{path} holds no certificate; {remedy}"
+    for number, certificate in enumerate(certificates, 1):
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificate.decode("ascii"))
+        except (ssl.SSLError, ValueError):
+            return f"certificate {number} of {len(certificates)} in {path} is malformed; copy the file again"
+    return None
+
+
+def _blocks(path: str) -> list[tuple[bytes, bytes]]:
+    """Label and text of each part of a PEM file. ConfigError says why there is none."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {path}; give the path of a PEM file") from None
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error.strerror}); give a PEM file that the user with id "
+            f"{os.geteuid()} may read"
+        ) from None
+    blocks = [(found[1], found[0]) for found in _BLOCK.finditer(content)]
+    if blocks:
+        return blocks
+    if b"-----BEGIN " in content:
+        raise ConfigError(f"{path} is malformed: a part of it begins and does not end; copy the file again")
+    raise ConfigError(
+        f"{path} is not a PEM file; convert other keystores, as with openssl pkcs12 -in FILE -nodes -out PEM"
+    )
 
 
 def _no_password() -> str:

@@ -28,8 +28,12 @@ class Worker:
         """Run `function` in the thread, then `done(result, error)` on the loop."""
         self._jobs.put((function, done))
 
-    async def run(self, function: Callable[[], Result]) -> Result:
+    async def run(self, function: Callable[[], Result], *, only_if_awaited: bool = False) -> Result:
+        """`only_if_awaited`: not begun if the caller is cancelled before its turn comes."""
         outcome: asyncio.Future[Result] = self._loop.create_future()
+
+        def begin() -> Result | None:
+            return None if outcome.cancelled() else function()
 
         def done(result: Result | None, error: BaseException | None) -> None:
             if outcome.cancelled():
@@ -39,7 +43,7 @@ class Worker:
             else:
                 outcome.set_result(result)  # type: ignore[arg-type]
 
-        self.submit(function, done)
+        self.submit(begin if only_if_awaited else function, done)
         return await outcome
 
     def stop(self) -> None:
@@ -59,7 +63,8 @@ class Worker:
 
 
 class WorkerPool:
-    """Several workers for jobs that do not depend on each other, such as cold reads."""
+    """Several workers for jobs that only look: cold reads, lookups. One that nobody awaits any more
+    when its turn comes is not begun."""
 
     def __init__(self, name: str, size: int, loop: asyncio.AbstractEventLoop) -> None:
         self._workers = [Worker(f"{name}-{number}", loop) for number in range(size)]
@@ -75,7 +80,7 @@ class WorkerPool:
         self._choose().submit(function, done)
 
     async def run(self, function: Callable[[], Result]) -> Result:
-        return await self._choose().run(function)
+        return await self._choose().run(function, only_if_awaited=True)
 
     def stop(self) -> None:
         for worker in self._workers:

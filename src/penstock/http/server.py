@@ -3,6 +3,9 @@
 aiohttp takes a fifth of a second to load, half as long as everything else a broker does to start.
 So the port is taken first, where a mistake is noticed, and requests wait in the kernel's queue for
 the moment it takes a thread to load the rest.
+
+Rule: who asks is answered. If what answers cannot be loaded, a few lines that need none of it say so
+      (excuse.py), and the broker is not ready.
 """
 
 import asyncio
@@ -13,6 +16,7 @@ from typing import Any
 
 from penstock.config.listeners import Address
 from penstock.errors import ConfigError
+from penstock.http.excuse import Excuse
 from penstock.http.readiness import Readiness
 from penstock.http.sources import Sources
 from penstock.limits import CONNECTION_BACKLOG_MAX
@@ -24,15 +28,15 @@ class HttpServer:
         self._readiness = readiness
         self._sources = sources
         self._runner: Any = None
+        self._excuse: Excuse | None = None
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         try:
             self._socket = socket.create_server(
                 (address.host, address.port), family=family, backlog=CONNECTION_BACKLOG_MAX
             )
         except OSError as error:
-            reason = os.strerror(error.errno).lower() if error.errno else str(error)
             raise ConfigError(
-                f"cannot listen on {address} for HTTP: {reason}. Choose another address with --http"
+                f"cannot listen on {address} for HTTP: {_reason(error)}. Choose another address with --http"
             ) from error
         self.address = Address(address.host, self._socket.getsockname()[1])
         """With its real port."""
@@ -42,7 +46,21 @@ class HttpServer:
         app = await asyncio.to_thread(import_module, "penstock.http.app")
         self._runner = await app.answer(self._socket, self._readiness, self._sources)
 
+    async def excuse(self) -> None:
+        """Answer that the broker is not ready, after `serve` failed."""
+        self._excuse = Excuse(self._readiness)
+        await self._excuse.answer(self._socket)
+
     async def stop(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+        if self._excuse is not None:
+            await self._excuse.stop()
         self._socket.close()
+
+
+def _reason(error: OSError) -> str:
+    number = error.errno or 0
+    if number < 0:  # of looking up a name, whose numbers are not the system's
+        return "no such host"
+    return os.strerror(number).lower() if number else str(error)

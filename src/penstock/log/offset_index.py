@@ -65,10 +65,11 @@ class OffsetIndex:
         del self._offsets[keep:]
         del self._positions[keep:]
 
-    def to_bytes(self, first_entry: int = 0) -> bytes:
-        pairs = array("I", bytes(ENTRY_BYTES * (len(self) - first_entry)))
-        pairs[0::2] = self._offsets[first_entry:]
-        pairs[1::2] = self._positions[first_entry:]
+    def to_bytes(self, first_entry: int = 0, end_entry: int | None = None) -> bytes:
+        offsets = self._offsets[first_entry:end_entry]
+        pairs = array("I", bytes(ENTRY_BYTES * len(offsets)))
+        pairs[0::2] = offsets
+        pairs[1::2] = self._positions[first_entry : first_entry + len(offsets)]
         if sys.byteorder == "little":
             pairs.byteswap()
         return pairs.tobytes()

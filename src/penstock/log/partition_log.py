@@ -25,17 +25,17 @@ from typing import NamedTuple
 
 from penstock.errors import StorageFailed, StorageFull
 from penstock.host.disk import Disk, File, Stored
-from penstock.limits import LOG_BATCH_STARTS_KEPT, SEGMENT_OFFSETS_MAX
+from penstock.limits import SEGMENT_OFFSETS_MAX
 from penstock.log import epochs as epoch_file
 from penstock.log.checkpoint import render_rows
+from penstock.log.checkpoint_plan import Checkpoint, plan_indexes
 from penstock.log.epochs import LeaderEpochs
-from penstock.log.header_walk import HeaderWalk
-from penstock.log.index_shelf import IndexShelf
 from penstock.log.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.producers import Producers
-from penstock.log.reading import ColdRead, ColdResult, Found, Indexes, SegmentView
-from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
-from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
+from penstock.log.reading import ColdRead, ColdResult, Found, SegmentView
+from penstock.log.segment import LOG_SUFFIX, Segment, segment_name
+from penstock.log.shared_bounds import SharedBounds
+from penstock.log.warm_reading import WarmReads
 from penstock.protocol.batches import BatchHeader, stamp_in_place
 from penstock.types import LeaderEpoch, Offset
 
@@ -64,23 +64,6 @@ class Flush(NamedTuple):
     appended_bytes: int
 
 
-class IndexWrite(NamedTuple):
-    path: str
-    position: int
-    content: bytes
-
-
-class Checkpoint(NamedTuple):
-    """Carried out once the log is flushed to the recovery point: index writes, their sync, then the
-    small files. The snapshot's name is what makes the recovery point true, so it comes last."""
-
-    index_writes: Sequence[IndexWrite]
-    stored: Sequence[Stored]
-    recovery_point: Offset
-    segments: Sequence[tuple[Segment, int, int]]
-    """Each with the number of entries of its two indexes that this checkpoint stores."""
-
-
 class PartitionLog:
     def __init__(self, disk: Disk, folder: str, settings: LogSettings) -> None:
         self.disk = disk
@@ -99,8 +82,7 @@ class PartitionLog:
         self.flushed_bytes = 0
         self.snapshots: list[Offset] = []
         """Ascending offsets of the producer snapshots on disk; the last is the recovery point."""
-        self.shelf: IndexShelf | None = None
-        """Where indexes of sealed segments are kept, shared with other logs."""
+        self.shared: SharedBounds | None = None
         self.birth: Stored | None = None
         """A file to write when the folder is made, saying whose it is."""
         self.is_swapping = False
@@ -111,8 +93,9 @@ class PartitionLog:
         self._new_files: list[File] = []
         """Written once, beside the segments, and open until the next flush."""
         self._epochs_changed = False
-        # Batch starts that were just written or just read up to: where the next fetch will begin.
-        self._starts: dict[Offset, tuple[Segment, int]] = {}
+        self._rebuilt: dict[Segment, None] = {}
+        """Sealed segments whose indexes were made anew and are not on disk yet."""
+        self._warm = WarmReads()
 
     # Positions
 
@@ -142,7 +125,7 @@ class PartitionLog:
             self.roll()
             segment = self.segments[-1]
         base_offset = self.log_end_offset
-        stamp_in_place(batch, 0, base_offset=base_offset, leader_epoch=leader_epoch)
+        stamp_in_place(batch, base_offset, leader_epoch)
         position = segment.size_bytes
         if not self._folder_made:
             self._make_new_folder()
@@ -157,7 +140,7 @@ class PartitionLog:
         self.log_end_offset = Offset(base_offset + header.last_offset_delta + 1)
         self.bytes_since_checkpoint += size
         self.appended_bytes += size
-        self._remember_start(base_offset, segment, position)
+        self._warm.remember(base_offset, segment, position)
         if header.producer_id >= 0:
             self.producers.replay(header, base_offset)
         if leader_epoch > self.epochs.latest:
@@ -174,7 +157,10 @@ class PartitionLog:
             segment.size_bytes + size > settings.segment_bytes
             or header.max_timestamp - first > settings.segment_ms
             or self.log_end_offset + header.last_offset_delta - segment.base_offset > SEGMENT_OFFSETS_MAX
-            or len(segment.index) * INDEX_ENTRY_BYTES >= settings.index_bytes_max
+            or (
+                segment.bytes_since_entry > settings.index_interval_bytes  # an entry is due
+                and len(segment.index) * INDEX_ENTRY_BYTES >= settings.index_bytes_max
+            )
         )
 
     def roll(self) -> None:
@@ -182,11 +168,12 @@ class PartitionLog:
         sealed = self.segments[-1]
         assert sealed.size_bytes > 0, "an empty segment is never rolled"
         following = Segment(self.disk, self.folder, self.log_end_offset)
+        following.shelf = sealed.shelf
         following.file.truncate(0)  # makes it, so that the end is known even if nothing follows
         sealed.seal()
         self.segments.append(following)
         self.mark_dirty(following, is_new=True)
-        self._starts.clear()
+        self._warm.clear()
 
     def _make_new_folder(self) -> None:
         if self.disk.exists(self.folder) and any(
@@ -215,13 +202,14 @@ class PartitionLog:
         if is_new:
             self._dirty_folders.add(self.folder)
 
-    def _remember_start(self, offset: Offset, segment: Segment, position: int) -> None:
-        starts = self._starts
-        starts[offset] = (segment, position)
-        if len(starts) > LOG_BATCH_STARTS_KEPT:
-            del starts[next(iter(starts))]
-
     # Opening (log/recovery.py drives this)
+
+    def share(self, shared: SharedBounds) -> None:
+        """Count what this log holds among what all logs hold."""
+        self.shared = shared
+        self.producers.share(shared.producers)
+        for segment in self.segments:
+            segment.shelf = shared.files
 
     def adopt_folder(self) -> None:
         """The folder is on disk already."""
@@ -261,67 +249,15 @@ class PartitionLog:
         assert self.log_start_offset <= offset <= end_offset <= self.log_end_offset
         if offset == end_offset:
             return Found(b"", offset, 0)
-        start = self._starts.get(offset)
+        start = self._warm.start_at(offset)
         segment = start[0] if start else self.segment_holding(offset)
         if segment.has_index:
-            position = start[1] if start else self._find_in_memory(segment, offset)
-            if position is not None and position >= segment.written_from:
-                found = self._read_in_memory(segment, position, end_offset, bytes_max, at_least_one)
-                if found is not None:
-                    return found
+            found = self._warm.read(
+                segment, self._end_of(segment), offset, end_offset, bytes_max, at_least_one
+            )
+            if found is not None:
+                return found
         return ColdRead(self.view(segment), offset, end_offset, bytes_max, at_least_one)
-
-    def _find_in_memory(self, segment: Segment, offset: Offset) -> int | None:
-        """Where the batch that reaches `offset` begins. None: not in memory."""
-        start = segment.index.position_at_or_before(offset)
-        if start < segment.written_from:
-            return None  # headers that were found on disk are read where their checksum is
-        for position, header in HeaderWalk(segment, start):
-            if header.last_offset >= offset:
-                return position
-        return None
-
-    def _read_in_memory(
-        self, segment: Segment, start: int, end_offset: Offset, bytes_max: int, at_least_one: bool
-    ) -> Found | None:
-        boundary = self._end_boundary(segment, end_offset)
-        if boundary is None or boundary[0] - start > bytes_max:
-            boundary = self._last_boundary(segment, start, end_offset, bytes_max, at_least_one)
-            if boundary is None:
-                return None
-        limit, next_offset = boundary
-        if limit == start:
-            return Found(b"", next_offset, start)
-        data = segment.file.read_cached(start, limit - start)
-        if data is None:
-            return None
-        if limit < segment.size_bytes:
-            self._remember_start(next_offset, segment, limit)
-        return Found(data, next_offset, limit)
-
-    def _end_boundary(self, segment: Segment, end_offset: Offset) -> tuple[int, Offset] | None:
-        """The position of `end_offset`, if it is known without looking."""
-        segment_end = self._end_of(segment)
-        if end_offset >= segment_end:
-            return segment.size_bytes, segment_end
-        known = self._starts.get(end_offset)
-        return (known[1], end_offset) if known and known[0] is segment else None
-
-    def _last_boundary(
-        self, segment: Segment, start: int, end_offset: Offset, bytes_max: int, at_least_one: bool
-    ) -> tuple[int, Offset] | None:
-        """Where the last batch that fits ends, and the offset after it. None: not in memory."""
-        near = min(
-            segment.index.batch_start_at_or_before(start + bytes_max),
-            segment.index.position_at_or_before(Offset(end_offset - 1)),
-        )
-        walk = HeaderWalk(segment, max(near, start))
-        for position, header in walk:
-            must_have = at_least_one and position == start
-            too_much = position + header.size > start + bytes_max and not must_have
-            if header.base_offset >= end_offset or too_much:
-                return position, header.base_offset
-        return (walk.position, self._end_of(segment)) if walk.is_complete else None
 
     def _end_of(self, segment: Segment) -> Offset:
         if segment is self.segments[-1]:
@@ -330,17 +266,7 @@ class PartitionLog:
         return self.segments[following].base_offset
 
     def view(self, segment: Segment) -> SegmentView:
-        indexes = Indexes(segment.index, segment.time_index) if segment.has_index else None
-        return SegmentView(
-            disk=self.disk,
-            log_path=segment.path(),
-            index_path=segment.path(INDEX_SUFFIX),
-            time_index_path=segment.path(TIME_INDEX_SUFFIX),
-            base_offset=segment.base_offset,
-            size_bytes=segment.size_bytes,
-            index_interval_bytes=self.settings.index_interval_bytes,
-            indexes=indexes,
-        )
+        return segment.view(self.settings.index_interval_bytes)
 
     def is_current(self, view: SegmentView) -> bool:
         """False if the segment was removed since the view was made, or rewritten by compaction."""
@@ -354,9 +280,14 @@ class PartitionLog:
         if not self.is_current(read.segment):
             return
         if not segment.has_index:
-            segment.install_indexes(*result.indexes)
-        if segment is not self.active and self.shelf is not None:
-            self.shelf.keep(segment)
+            segment.install_indexes(result.indexes)
+            if not segment.indexes_stored:
+                self._rebuilt[segment] = None
+        self._put_on_shelf(segment)
+
+    def _put_on_shelf(self, segment: Segment) -> None:
+        if segment is not self.active and self.shared is not None:
+            self.shared.indexes.keep(segment)
 
     # Durability
 
@@ -381,30 +312,26 @@ class PartitionLog:
 
     def begin_checkpoint(self) -> Checkpoint:
         """Bring indexes and producer snapshot on disk to where the log ends now."""
-        writes: list[IndexWrite] = []
-        covered: list[tuple[Segment, int, int]] = []
-        for segment in reversed(self.segments):
-            if segment.indexes_stored and segment is not self.active:
-                break
-            if segment.size_bytes and segment.has_index:
-                writes += _index_writes(segment)
-                covered.append((segment, len(segment.index), len(segment.time_index)))
-        stored = []
+        small_files = []
         if self._epochs_changed:
-            stored.append(Stored(f"{self.folder}/{epoch_file.FILE_NAME}", self.epochs.to_bytes()))
+            small_files.append(Stored(f"{self.folder}/{epoch_file.FILE_NAME}", self.epochs.to_bytes()))
             self._epochs_changed = False
-        stored.append(Stored(self.snapshot_path(self.log_end_offset), self.producers.to_bytes()))
         self.bytes_since_checkpoint = 0
-        return Checkpoint(writes, stored, self.log_end_offset, covered)
+        return Checkpoint(
+            indexes=plan_indexes(self.segments, tuple(self._rebuilt)),
+            small_files=small_files,
+            producers=self.producers.snapshot(),
+            snapshot_path=self.snapshot_path(self.log_end_offset),
+            recovery_point=self.log_end_offset,
+        )
 
     def end_checkpoint(self, checkpoint: Checkpoint) -> list[str]:
         """The checkpoint is on disk. Returns the snapshots that it made needless."""
         assert self.flushed_end_offset >= checkpoint.recovery_point
-        for segment, entries, time_entries in checkpoint.segments:
-            segment.index_entries_stored = max(segment.index_entries_stored, entries)
-            segment.time_entries_stored = max(segment.time_entries_stored, time_entries)
-            if segment is not self.active and self.shelf is not None:
-                self.shelf.keep(segment)
+        for segment, entries, time_entries in checkpoint.indexes.covered:
+            segment.indexes_were_stored(entries, time_entries)
+            self._rebuilt.pop(segment, None)
+            self._put_on_shelf(segment)
         self.recovery_point = checkpoint.recovery_point
         if self.recovery_point not in self.snapshots:
             self.snapshots.append(self.recovery_point)
@@ -418,7 +345,12 @@ class PartitionLog:
 
     @property
     def needs_checkpoint(self) -> bool:
-        return self.recovery_point < self.log_end_offset or self._epochs_changed
+        return (
+            self.recovery_point < self.log_end_offset
+            or self._epochs_changed
+            or bool(self._rebuilt)
+            or not self.active.indexes_stored
+        )
 
     def snapshot_path(self, offset: Offset) -> str:
         return f"{self.folder}/{segment_name(offset)}{SNAPSHOT_SUFFIX}"
@@ -432,11 +364,7 @@ class PartitionLog:
         for segment in doomed:
             self._forget(segment)
         self.advance_start(max(self.log_start_offset, self.segments[0].base_offset))
-        return [
-            segment.path(suffix)
-            for segment in doomed
-            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-        ]
+        return [path for segment in doomed for path in segment.paths()]
 
     def replace_segments(self, old: Sequence[Segment], cleaned: Segment) -> None:
         """Compaction rewrote these neighbours into one that covers the same offsets."""
@@ -462,11 +390,12 @@ class PartitionLog:
     def _forget(self, segment: Segment) -> None:
         if segment in self._dirty:
             self._dirty.remove(segment)
+        self._rebuilt.pop(segment, None)
         segment.dirty = False
         segment.abandon_file()
-        if self.shelf is not None:
-            self.shelf.drop(segment)
-        self._starts.clear()
+        if self.shared is not None:
+            self.shared.indexes.drop(segment)
+        self._warm.clear()
 
     def close_files(self) -> None:
         """Give back the descriptors; whoever reads or writes next opens a file again."""
@@ -481,6 +410,7 @@ class PartitionLog:
         for file in self._new_files:
             file.release()
         self._new_files.clear()
+        self.producers.share(None)
 
     def __repr__(self) -> str:
         name = self.folder.rpartition("/")[2]
@@ -488,16 +418,3 @@ class PartitionLog:
             f"<PartitionLog {name} start={self.log_start_offset} end={self.log_end_offset} "
             f"flushed={self.flushed_end_offset} recovery={self.recovery_point} segments={len(self.segments)}>"
         )
-
-
-def _index_writes(segment: Segment) -> list[IndexWrite]:
-    """The entries that are not on disk yet."""
-    stored, time_stored = segment.index_entries_stored, segment.time_entries_stored
-    return [
-        IndexWrite(segment.path(INDEX_SUFFIX), stored * INDEX_ENTRY_BYTES, segment.index.to_bytes(stored)),
-        IndexWrite(
-            segment.path(TIME_INDEX_SUFFIX),
-            time_stored * TIME_ENTRY_BYTES,
-            segment.time_index.to_bytes(time_stored),
-        ),
-    ]

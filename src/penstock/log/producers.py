@@ -8,13 +8,15 @@ Rule 1: `check` decides and changes nothing; `replay` applies a batch that is in
         after a crash replays the same headers and arrives at the same state.
 Rule 2: a producer we know nothing of may begin anywhere: its earlier records may have been removed
         by retention.
+Rule 3: a `Producer` never changes; its next batch makes a new one. So a list of them is a snapshot,
+        which a worker thread may render while the log goes on.
 
 The snapshot is Kafka's .snapshot file. Kafka keeps one row a producer; we write a row for each
 remembered batch, oldest first, so that Kafka's tools, which let later rows win, read the same state.
 """
 
 import struct
-from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -45,24 +47,65 @@ class WrittenBatch(NamedTuple):
 
 
 class Producer:
-    __slots__ = ("batches", "epoch", "idle_since_ms")
+    __slots__ = ("batches", "epoch", "id", "idle_since_ms")
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, producer_id: ProducerId, epoch: int, batches: tuple[WrittenBatch, ...]) -> None:
+        self.id = producer_id
         self.epoch = epoch
+        self.batches = batches
+        """Oldest first, at most PRODUCER_WINDOW_BATCHES."""
         self.idle_since_ms: int | None = None
-        self.batches: deque[WrittenBatch] = deque(maxlen=PRODUCER_WINDOW_BATCHES)
+        """Our own note, which no snapshot holds: the first look at it since its last batch."""
 
     @property
     def last(self) -> WrittenBatch:
         return self.batches[-1]
 
 
+class ProducerRoll:
+    """The producers of all partitions together, in the order of their last batch.
+
+    Beyond the most there may be, the longest idle is forgotten, wherever it wrote: the same that
+    happens to it after `producer.id.expiration.ms`. To refuse the newest instead would let one
+    client with many producer ids stop the others.
+    """
+
+    __slots__ = ("_most", "_owners")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._owners: dict[Producer, Producers] = {}
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def enter(self, producer: Producer, owner: "Producers") -> None:
+        self._owners[producer] = owner
+        if len(self._owners) > self._most:
+            oldest = next(iter(self._owners))
+            self._owners[oldest].forget(oldest)
+
+    def leave(self, producer: Producer) -> None:
+        del self._owners[producer]
+
+
 class Producers:
-    __slots__ = ("_by_id",)
+    __slots__ = ("_by_id", "_roll")
 
     def __init__(self) -> None:
         # In order of last use: the first is the one to forget when there are too many.
         self._by_id: dict[ProducerId, Producer] = {}
+        self._roll: ProducerRoll | None = None
+
+    def share(self, roll: ProducerRoll | None) -> None:
+        """Count these producers among those of all partitions; None: they are gone from there."""
+        if self._roll is not None:
+            for producer in self._by_id.values():
+                self._roll.leave(producer)
+        self._roll = roll
+        if roll is not None:
+            for producer in tuple(self._by_id.values()):
+                roll.enter(producer, self)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -88,11 +131,6 @@ class Producers:
 
     def replay(self, header: BatchHeader, base_offset: Offset) -> None:
         """Apply a batch that is in the log."""
-        producer_id = ProducerId(header.producer_id)
-        producer = self._by_id.pop(producer_id, None)
-        if producer is None or header.producer_epoch > producer.epoch:
-            producer = Producer(header.producer_epoch)
-        self._by_id[producer_id] = producer
         delta = header.last_offset_delta
         batch = WrittenBatch(
             header.base_sequence,
@@ -101,10 +139,27 @@ class Producers:
             delta,
             header.max_timestamp,
         )
-        producer.batches.append(batch)
-        producer.idle_since_ms = None
+        self._add(ProducerId(header.producer_id), header.producer_epoch, batch)
+
+    def _add(self, producer_id: ProducerId, epoch: int, batch: WrittenBatch) -> None:
+        before = self._by_id.pop(producer_id, None)
+        if before is None or epoch > before.epoch:
+            producer = Producer(producer_id, epoch, (batch,))
+        else:
+            known = before.batches[1 - PRODUCER_WINDOW_BATCHES :]
+            producer = Producer(producer_id, before.epoch, (*known, batch))
+        self._by_id[producer_id] = producer
+        if self._roll is not None:
+            if before is not None:
+                self._roll.leave(before)
+            self._roll.enter(producer, self)
         if len(self._by_id) > PRODUCERS_PER_PARTITION_MAX:
-            del self._by_id[next(iter(self._by_id))]
+            self.forget(next(iter(self._by_id.values())))
+
+    def forget(self, producer: Producer) -> None:
+        del self._by_id[producer.id]
+        if self._roll is not None:
+            self._roll.leave(producer)
 
     def expire(self, *, now_ms: int, idle_ms_max: int) -> None:
         """Forget who has written nothing for so long. Called now and then.
@@ -113,31 +168,20 @@ class Producers:
         records: those are whatever the client says, and may be years old.
         """
         doomed = []
-        for key, producer in self._by_id.items():
+        for producer in self._by_id.values():
             if producer.idle_since_ms is None:
                 producer.idle_since_ms = now_ms
             elif now_ms - producer.idle_since_ms > idle_ms_max:
-                doomed.append(key)
-        for key in doomed:
-            del self._by_id[key]
+                doomed.append(producer)
+        for producer in doomed:
+            self.forget(producer)
+
+    def snapshot(self) -> tuple[Producer, ...]:
+        """As they are now, for whoever renders them later."""
+        return tuple(self._by_id.values())
 
     def to_bytes(self) -> bytes:
-        rows = [
-            SNAPSHOT_ROW.pack(
-                producer_id,
-                producer.epoch,
-                batch.last_sequence,
-                batch.last_offset,
-                batch.offset_delta,
-                batch.timestamp,
-                NO_COORDINATOR,
-                NO_TRANSACTION,
-            )
-            for producer_id, producer in self._by_id.items()
-            for batch in producer.batches
-        ]
-        body = struct.pack(">i", len(rows)) + b"".join(rows)
-        return SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+        return render_snapshot(self._by_id.values())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Producers":
@@ -151,19 +195,35 @@ class Producers:
         if crc32c(body) != checksum or len(body) != 4 + count * SNAPSHOT_ROW.size:
             raise CorruptData("a producer snapshot does not match its checksum")
         producers = cls()
-        for row in SNAPSHOT_ROW.iter_unpack(body[4:]):
-            producers._restore(*row)
+        for producer_id, epoch, *batch in SNAPSHOT_ROW.iter_unpack(body[4:]):
+            producers._add(ProducerId(producer_id), epoch, _restored(*batch))
         return producers
 
-    def _restore(
-        self, producer_id: int, epoch: int, last_sequence: int, last_offset: int, *rest: int
-    ) -> None:
-        offset_delta, timestamp, _coordinator_epoch, _transaction_start = rest
-        producer = self._by_id.setdefault(ProducerId(producer_id), Producer(epoch))
-        first_sequence = sequence_plus(last_sequence, -offset_delta)
-        producer.batches.append(
-            WrittenBatch(first_sequence, last_sequence, Offset(last_offset), offset_delta, timestamp)
+
+def render_snapshot(producers: Iterable[Producer]) -> bytes:
+    rows = [
+        SNAPSHOT_ROW.pack(
+            producer.id,
+            producer.epoch,
+            batch.last_sequence,
+            batch.last_offset,
+            batch.offset_delta,
+            batch.timestamp,
+            NO_COORDINATOR,
+            NO_TRANSACTION,
         )
+        for producer in producers
+        for batch in producer.batches
+    ]
+    body = struct.pack(">i", len(rows)) + b"".join(rows)
+    return SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+
+
+def _restored(
+    last_sequence: int, last_offset: int, offset_delta: int, timestamp: int, *_: int
+) -> WrittenBatch:
+    first_sequence = sequence_plus(last_sequence, -offset_delta)
+    return WrittenBatch(first_sequence, last_sequence, Offset(last_offset), offset_delta, timestamp)
 
 
 def sequence_plus(sequence: int, steps: int) -> int:

@@ -26,6 +26,8 @@ from penstock.types import NO_TIMESTAMP, Buffer, Offset
 class Indexes(NamedTuple):
     by_offset: OffsetIndex
     by_time: TimeIndex
+    are_stored: bool = True
+    """False if they were made anew from the log, because their files were missing or no good."""
 
 
 class Found(NamedTuple):
@@ -167,4 +169,4 @@ def rebuild_indexes(file: File, base_offset: Offset, size_bytes: int, interval_b
         position += header.size
     if newest != NO_TIMESTAMP:
         by_time.add(newest, newest_offset)
-    return Indexes(by_offset, by_time)
+    return Indexes(by_offset, by_time, are_stored=False)

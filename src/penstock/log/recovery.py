@@ -100,6 +100,8 @@ def truncate_to(log: PartitionLog, offset: Offset) -> PartitionLog:
     log.close()
     left = open_log(disk, folder, log.settings).log
     left.birth = log.birth
+    if log.shared is not None:
+        left.share(log.shared)
     left.claim_folder()
     return left
 
@@ -283,6 +285,6 @@ def _offsets_named(names: list[str], suffix: str) -> list[Offset]:
 def _remove_segment(disk: Disk, segment: Segment) -> int:
     segment.dirty = False
     segment.abandon_file()
-    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-        disk.remove(segment.path(suffix))
+    for path in segment.paths():
+        disk.remove(path)
     return segment.size_bytes

@@ -8,11 +8,13 @@ those of older segments are read when somebody looks there, and may be dropped a
 found on disk (checked again whenever it is read: a bit may have flipped while nobody looked).
 """
 
+from typing import Protocol
+
 from penstock.errors import CorruptData
 from penstock.host.disk import Disk, File
 from penstock.log.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.offset_index import OffsetIndex
-from penstock.log.reading import Indexes, rebuild_indexes
+from penstock.log.reading import Indexes, SegmentView, rebuild_indexes
 from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.time_index import TimeIndex
 from penstock.protocol.batches import BatchHeader
@@ -28,9 +30,14 @@ def segment_name(base_offset: Offset) -> str:
     return f"{base_offset:020d}"
 
 
+class FileShelf(Protocol):
+    def opened(self, segment: "Segment") -> None: ...
+
+    def closed(self, segment: "Segment") -> None: ...
+
+
 class Segment:
     __slots__ = (
-        "_bytes_since_entry",
         "_disk",
         "_file",
         "_index",
@@ -38,10 +45,12 @@ class Segment:
         "_newest_timestamp_offset",
         "_time_index",
         "base_offset",
+        "bytes_since_entry",
         "dirty",
         "first_timestamp",
         "folder",
         "index_entries_stored",
+        "shelf",
         "size_bytes",
         "time_entries_stored",
         "written_from",
@@ -57,11 +66,14 @@ class Segment:
         self.first_timestamp: int | None = None
         self.index_entries_stored = 0
         self.time_entries_stored = 0
+        self.shelf: FileShelf | None = None
+        """Told of every file that is opened and closed here, so that not too many are open."""
         self._file: File | None = None
         # An empty segment has empty indexes; another's are loaded when asked for.
         self._index = OffsetIndex(base_offset) if size_bytes == 0 else None
         self._time_index = TimeIndex(base_offset) if size_bytes == 0 else None
-        self._bytes_since_entry = 0
+        self.bytes_since_entry = 0
+        """How much has come since the index got an entry: beyond the interval the next batch gets one."""
         self._newest_timestamp: int | None = NO_TIMESTAMP if size_bytes == 0 else None
         self._newest_timestamp_offset = base_offset
 
@@ -70,11 +82,16 @@ class Segment:
     def path(self, suffix: str = LOG_SUFFIX) -> str:
         return f"{self.folder}/{segment_name(self.base_offset)}{suffix}"
 
+    def paths(self) -> list[str]:
+        return [self.path(suffix) for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+
     @property
     def file(self) -> File:
         """Opened when first needed; made by the first append."""
         if self._file is None:
             self._file = self._disk.open(self.path(), create=self.size_bytes == 0)
+            if self.shelf is not None:
+                self.shelf.opened(self)
         return self._file
 
     @property
@@ -90,6 +107,8 @@ class Segment:
         if self._file is not None:
             self._file.release()
             self._file = None
+            if self.shelf is not None:
+                self.shelf.closed(self)
 
     # Indexes
 
@@ -107,18 +126,22 @@ class Segment:
         assert self._time_index is not None, "load the index first"
         return self._time_index
 
-    def install_indexes(self, index: OffsetIndex, time_index: TimeIndex) -> None:
-        """Indexes that were read from disk: all of their entries are there already."""
-        self._index, self._time_index = index, time_index
-        self.index_entries_stored = len(index)
-        self.time_entries_stored = len(time_index)
+    def install_indexes(self, indexes: Indexes) -> None:
+        """Those that were read from disk are there already; those made anew are not."""
+        self._index, self._time_index = indexes.by_offset, indexes.by_time
+        self.index_entries_stored = len(indexes.by_offset) if indexes.are_stored else 0
+        self.time_entries_stored = len(indexes.by_time) if indexes.are_stored else 0
+
+    def indexes_were_stored(self, entries: int, time_entries: int) -> None:
+        self.index_entries_stored = max(self.index_entries_stored, entries)
+        self.time_entries_stored = max(self.time_entries_stored, time_entries)
 
     def resume(self, indexes: Indexes) -> int:
         """Go back to the last index entry and return its position: batches from there on are noted again."""
-        self.install_indexes(*indexes)
+        self.install_indexes(indexes)
         self._newest_timestamp = indexes.by_time.newest_timestamp
         self._newest_timestamp_offset = indexes.by_time.newest_offset
-        self._bytes_since_entry = 0
+        self.bytes_since_entry = 0
         self.size_bytes = self.written_from = indexes.by_offset.last_position
         return self.size_bytes
 
@@ -173,6 +196,19 @@ class Segment:
             file.release()
         return TimeIndex.from_bytes(self.base_offset, last).newest_timestamp
 
+    def view(self, index_interval_bytes: int) -> SegmentView:
+        """For a worker thread, as the segment is now."""
+        return SegmentView(
+            disk=self._disk,
+            log_path=self.path(),
+            index_path=self.path(INDEX_SUFFIX),
+            time_index_path=self.path(TIME_INDEX_SUFFIX),
+            base_offset=self.base_offset,
+            size_bytes=self.size_bytes,
+            index_interval_bytes=index_interval_bytes,
+            indexes=Indexes(self.index, self.time_index) if self.has_index else None,
+        )
+
     # Writing
 
     def append(self, batch: Buffer, header: BatchHeader, base_offset: Offset, interval_bytes: int) -> None:
@@ -189,11 +225,11 @@ class Segment:
         if newest > (self.newest_timestamp if known is None else known):
             self._newest_timestamp = newest
             self._newest_timestamp_offset = last_offset
-        if self._bytes_since_entry > interval_bytes:
+        if self.bytes_since_entry > interval_bytes:
             self.index.add(last_offset, self.size_bytes)
             self.time_index.add(self.newest_timestamp, self._newest_timestamp_offset)
-            self._bytes_since_entry = 0
-        self._bytes_since_entry += size
+            self.bytes_since_entry = 0
+        self.bytes_since_entry += size
         self.size_bytes += size
 
     def seal(self) -> None:

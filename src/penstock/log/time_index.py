@@ -57,8 +57,9 @@ class TimeIndex:
         del self._timestamps[keep:]
         del self._offsets[keep:]
 
-    def to_bytes(self, first_entry: int = 0) -> bytes:
-        rows = zip(self._timestamps[first_entry:], self._offsets[first_entry:], strict=True)
+    def to_bytes(self, first_entry: int = 0, end_entry: int | None = None) -> bytes:
+        timestamps = self._timestamps[first_entry:end_entry]
+        rows = zip(timestamps, self._offsets[first_entry : first_entry + len(timestamps)], strict=True)
         return b"".join(ENTRY.pack(*row) for row in rows)
 
     @classmethod

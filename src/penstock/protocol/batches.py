@@ -46,6 +46,8 @@ ATTRIBUTES_AT = 21
 MAX_TIMESTAMP_AT = 35
 
 HEADER = Struct(">qiibIhiqqqhii")
+_STAMP = Struct(">qii")
+"""Base offset, batch length, leader epoch: where a header begins."""
 _INT64 = Struct(">q")
 _INT32 = Struct(">i")
 _UINT32 = Struct(">I")
@@ -55,7 +57,7 @@ _BATCH_LENGTH_MIN = HEADER_BYTES - LOG_OVERHEAD
 
 assert HEADER.size == HEADER_BYTES
 # Stamping must not invalidate the checksum.
-assert LEADER_EPOCH_AT + _INT32.size <= CHECKSUM_FROM
+assert LEADER_EPOCH_AT + _INT32.size == _STAMP.size <= CHECKSUM_FROM
 
 
 class BatchHeader(NamedTuple):
@@ -175,12 +177,9 @@ def check_client_shape(header: BatchHeader) -> None:
         raise CorruptData(f"producer {header.producer_id} sent the base sequence {header.base_sequence}")
 
 
-def stamp_in_place(
-    buffer: bytearray | memoryview, position: int, *, base_offset: int, leader_epoch: int
-) -> None:
+def stamp_in_place(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
     """Make a producer's batch ours. Nothing else in it changes, and the checksum still holds."""
-    _INT64.pack_into(buffer, position, base_offset)
-    _INT32.pack_into(buffer, position + LEADER_EPOCH_AT, leader_epoch)
+    _STAMP.pack_into(batch, 0, base_offset, len(batch) - LOG_OVERHEAD, leader_epoch)
 
 
 def seal_in_place(batch: bytearray | memoryview) -> None:

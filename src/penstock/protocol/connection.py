@@ -12,21 +12,30 @@ Rule 3: replies leave in the order of their requests, whenever they are finished
 
 from collections import deque
 from collections.abc import Callable
-from struct import unpack_from
+from struct import Struct
 from typing import Final
 
 from penstock.errors import ProtocolError
-from penstock.limits import FRAME_FIRST_BYTES, FRAME_PREFIX_BYTES, REQUEST_BYTES_MIN
+from penstock.limits import (
+    FRAME_FIRST_BYTES,
+    FRAME_PREFIX_BYTES,
+    FRAME_STEP_BYTES,
+    FRAME_STEP_GROWTH,
+    REQUEST_BYTES_MIN,
+)
 from penstock.types import Buffer
 
 NOT_FINISHED: Final = None
+_SIZE: Final = Struct(">i").unpack_from
 
 
 class FrameReceiver:
     """Where the next bytes go, and which frames they complete.
 
-    Memory is asked for in two steps that the caller grants: `keep_bytes` when a frame turns out to
-    be unfinished, and for frames beyond FRAME_FIRST_BYTES `grow_bytes` once that much has come.
+    Memory is asked for in steps that the caller grants: `keep_bytes` when a frame turns out to be
+    unfinished, and `grow_bytes` when all of that is used. Up to FRAME_FIRST_BYTES a step is in
+    proportion to what has come; then the frame has shown that it is meant, and the rest is asked for
+    at once, for two that each hold a part and wait for more would wait for each other.
     """
 
     __slots__ = ("_frame_bytes_max", "_have", "_own", "_size", "_waiting")
@@ -51,30 +60,44 @@ class FrameReceiver:
         """Whether a frame has begun and not ended."""
         return self._own is not None
 
+    @property
+    def is_large(self) -> bool:
+        """Whether the unfinished frame has all that one of ordinary size may have."""
+        return self._own is not None and len(self._own) >= FRAME_FIRST_BYTES
+
+    @property
+    def have_bytes(self) -> int:
+        """What has come of the unfinished frame."""
+        return self._have if self._own is not None else 0
+
     # The shared buffer
 
     def next_frame(self, data: memoryview, position: int) -> tuple[memoryview, int] | None:
         """The whole frame that begins at `position`, and where it ends. None: it is not whole."""
-        start = position + FRAME_PREFIX_BYTES
-        if len(data) < start:
+        start, have = position + FRAME_PREFIX_BYTES, len(data)
+        if have < start:
             return None
-        end = position + self._checked_size(data, position)
-        return (data[start:end], end) if end <= len(data) else None
+        (size,) = _SIZE(data, position)
+        if not REQUEST_BYTES_MIN <= size <= self._frame_bytes_max:
+            raise self._refusal(size)
+        end = start + size
+        return (data[start:end], end) if end <= have else None
 
-    def keep_bytes(self, rest: memoryview) -> int:
-        """How much memory the unfinished frame that begins with `rest` needs at first."""
+    def keep_bytes(self, rest: memoryview, *, is_short: bool = False) -> int:
+        """How much memory the unfinished frame that begins with `rest` is given at first."""
         if len(rest) < FRAME_PREFIX_BYTES:
             return FRAME_PREFIX_BYTES if len(rest) else 0
-        return min(self._checked_size(rest, 0), max(FRAME_FIRST_BYTES, len(rest)))
+        first = FRAME_STEP_BYTES if is_short else FRAME_FIRST_BYTES
+        return min(self._checked_size(rest, 0), max(first, 2 * len(rest)))
 
-    def keep(self, rest: memoryview) -> None:
+    def keep(self, rest: memoryview, granted_bytes: int | None = None) -> None:
         """What has come of an unfinished frame moves to a buffer of its own."""
         assert self._own is None
         if len(rest):
             self._have = len(rest)
             known = self._have >= FRAME_PREFIX_BYTES
             self._size = self._checked_size(rest, 0) if known else FRAME_PREFIX_BYTES
-            self._own = bytearray(self.keep_bytes(rest))
+            self._own = bytearray(granted_bytes or self.keep_bytes(rest))
             self._own[: self._have] = rest
 
     def hold(self, rest: memoryview) -> None:
@@ -82,6 +105,12 @@ class FrameReceiver:
         assert self._waiting is None
         if len(rest):
             self._waiting = memoryview(bytearray(rest))
+
+    def hold_own(self) -> None:
+        """The same for a frame that is whole, in its own buffer."""
+        assert self._waiting is None
+        assert self._own is not None
+        self._waiting, self._own = memoryview(self._own), None
 
     def take_held(self) -> memoryview | None:
         held, self._waiting = self._waiting, None
@@ -101,30 +130,38 @@ class FrameReceiver:
 
     @property
     def grow_bytes(self) -> int:
-        """How much more memory the frame in the own buffer needs; 0 if it is whole."""
+        """How much more memory the frame in the own buffer is given next; 0 if it is whole."""
         assert self._own is not None
-        return self._size - len(self._own)
+        size = len(self._own)
+        step = self._size if self.is_large else min(size * FRAME_STEP_GROWTH, FRAME_FIRST_BYTES)
+        return min(step, self._size) - size
 
     def grow(self) -> None:
         assert self._own is not None
-        self._own = self._own.ljust(self._size, b"\0")
+        self._own = self._own.ljust(len(self._own) + self.grow_bytes, b"\0")
 
     def release_own(self) -> None:
         self._own = None
 
     def _checked_size(self, data: Buffer, position: int) -> int:
         """The size of a frame with its prefix, or ProtocolError if no request can have it."""
-        (size,) = unpack_from(">i", data, position)
+        (size,) = _SIZE(data, position)
         if not REQUEST_BYTES_MIN <= size <= self._frame_bytes_max:
-            allowed = f"{REQUEST_BYTES_MIN} to {self._frame_bytes_max}"
-            raise ProtocolError(f"a frame of {size} bytes was announced; {allowed} are allowed")
+            raise self._refusal(size)
         return FRAME_PREFIX_BYTES + int(size)
+
+    def _refusal(self, size: int) -> ProtocolError:
+        allowed = f"{REQUEST_BYTES_MIN} to {self._frame_bytes_max}"
+        return ProtocolError(f"a frame of {size} bytes was announced; {allowed} are allowed")
 
 
 class PendingReply:
-    __slots__ = ("abandon", "buffers", "size")
+    __slots__ = ("abandon", "buffers", "charge_bytes", "since", "size")
 
-    def __init__(self, abandon: Callable[[], None] | None) -> None:
+    def __init__(self, abandon: Callable[[], None] | None, charge_bytes: int, since: float) -> None:
+        self.charge_bytes = charge_bytes
+        """What its decoded request is counted as, until the reply is finished or abandoned."""
+        self.since = since
         self.buffers: list[Buffer] | None = NOT_FINISHED
         self.size = 0
         self.abandon = abandon
@@ -134,29 +171,42 @@ class PendingReply:
 class ReplyOrder:
     """Holds finished replies until every earlier one has left."""
 
-    __slots__ = ("_pending", "held_bytes")
+    __slots__ = ("held_bytes", "pending")
 
     def __init__(self) -> None:
-        self._pending: deque[PendingReply] = deque()
+        self.pending: deque[PendingReply] = deque()
+        """Oldest first. For a look whether there are any; changed only here."""
         self.held_bytes = 0
         """Of replies that are finished and wait for an earlier one."""
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self.pending)
 
-    def expect(self, abandon: Callable[[], None] | None = None) -> PendingReply:
+    def expect(
+        self, abandon: Callable[[], None] | None = None, charge_bytes: int = 0, since: float = 0.0
+    ) -> PendingReply:
         """A request was accepted; its reply will have this place."""
-        pending = PendingReply(abandon)
-        self._pending.append(pending)
+        pending = PendingReply(abandon, charge_bytes, since)
+        self.pending.append(pending)
         return pending
 
-    def abandon(self) -> None:
-        """Nobody waits for these replies any more."""
-        pending, self._pending = self._pending, deque()
+    def abandonable(self) -> list[PendingReply]:
+        """Those whose work ends as soon as nobody waits for it. Others are finished in any case."""
+        return [
+            reply for reply in self.pending if reply.buffers is NOT_FINISHED and reply.abandon is not None
+        ]
+
+    def abandon(self) -> int:
+        """Nobody waits for these replies any more. Returns what was charged for those given up."""
+        charged_bytes = 0
+        for reply in self.abandonable():
+            charged_bytes += reply.charge_bytes
+            reply.charge_bytes = 0
+            assert reply.abandon is not None
+            reply.abandon()
+        self.pending = deque()
         self.held_bytes = 0
-        for reply in pending:
-            if reply.buffers is NOT_FINISHED and reply.abandon is not None:
-                reply.abandon()
+        return charged_bytes
 
     def finish(self, pending: PendingReply, buffers: list[Buffer]) -> list[Buffer]:
         """Returns what may be written now, oldest first. An empty list of buffers: nothing is sent."""
@@ -165,7 +215,7 @@ class ReplyOrder:
         pending.size = sum(map(len, buffers))
         self.held_bytes += pending.size
         ready: list[Buffer] = []
-        queue = self._pending
+        queue = self.pending
         while queue and (first := queue[0].buffers) is not NOT_FINISHED:
             ready += first
             self.held_bytes -= queue.popleft().size

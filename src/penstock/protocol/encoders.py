@@ -255,11 +255,20 @@ class EncoderWriter:
         with self.source.block(
             f"for {element} in {name} or ():" if nullable else f"for {element} in {name}:"
         ):
-            if isinstance(field.kind, Nested):
-                self._put_struct(element, field.kind.message)
-            else:
+            if not isinstance(field.kind, Nested):
                 self._put_value(element, field, nullable=False)
+            elif field.may_be_ready:
+                self._put_unless_ready(element, field.kind.message)
+            else:
+                self._put_struct(element, field.kind.message)
             self._flush()
+
+    def _put_unless_ready(self, item: str, message: type[msgspec.Struct]) -> None:
+        with self.source.block(f"if type({item}) is {self.source.bind(message.__name__, message)}:"):
+            self._put_struct(item, message)
+            self._flush()
+        with self.source.block("else:"):
+            self.source.line(f"parts.append({item}.encoded)")
 
     # Tag sections
 

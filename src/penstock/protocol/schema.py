@@ -7,6 +7,8 @@ mypy sees (`int`, `str`, ...) is what a handler gets; the rest of the annotation
     X | None          may be null;  with nullable(10): only from version 10 on
     tagged(0)         travels in the tag section of flexible versions, left out when it has its default
                       unless it is always to be told: tagged(0, always=True)
+    READY             an array whose elements may be of a subclass that carries its own bytes, `encoded`,
+                      made before for the same version: they are sent as they are
     RARE              almost always empty, null or default: see `compiler.py` for what that buys
 
 Rule 1: every field has a default. It is the value in versions that lack the field.
@@ -97,7 +99,12 @@ class Rare(msgspec.Struct, frozen=True):
     pass
 
 
+class Ready(msgspec.Struct, frozen=True):
+    pass
+
+
 RARE: Final = Rare()
+READY: Final = Ready()
 
 
 def versions(first: int, last: int = VERSION_MAX) -> Versions:
@@ -149,6 +156,7 @@ class Field(msgspec.Struct, frozen=True):
     tag: int | None = None
     is_always_told: bool = False
     is_rare: bool = False
+    may_be_ready: bool = False
 
     def is_in(self, version: int) -> bool:
         return self.first <= version <= self.last
@@ -188,6 +196,7 @@ def _field(name: str, hint: Any, default: object) -> Field:
         tag=tag.number if tag else None,
         is_always_told=tag is not None and tag.always,
         is_rare=RARE in marks,
+        may_be_ready=READY in marks,
     )
 
 

@@ -13,11 +13,11 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.errors import CorruptData, ErrorCode, StorageFailed
 from penstock.host.disk import Disk, Stored
-from penstock.limits import INDEX_BYTES_KEPT_MAX
+from penstock.host.turns import Turns
 from penstock.log.data_directory import DataDirectory
-from penstock.log.index_shelf import IndexShelf
 from penstock.log.partition_log import METADATA_FILE, PartitionLog
 from penstock.log.recovery import Recovered, open_log
+from penstock.log.shared_bounds import SharedBounds
 from penstock.metadata.image import ClusterImage, PartitionState, Topic, changed_topics
 from penstock.metadata.keys import topic_id_text
 from penstock.replication.partition import Partition, log_settings
@@ -35,15 +35,20 @@ class Gone(NamedTuple):
 
 class Partitions:
     def __init__(
-        self, directory: DataDirectory, config: BrokerConfig, on_dirty: Callable[[Partition], None]
+        self,
+        directory: DataDirectory,
+        config: BrokerConfig,
+        on_dirty: Callable[[Partition], None],
+        turns: Turns | None = None,
     ) -> None:
         self._directory = directory
         self._disk: Disk = directory.disk
         self._config = config
         self._on_dirty = on_dirty
+        self._turns = turns
         self._by_name: dict[str, list[Partition]] = {}
         self._by_id: dict[TopicId, list[Partition]] = {}
-        self._shelf = IndexShelf(INDEX_BYTES_KEPT_MAX)
+        self._shared = SharedBounds.on(directory.disk)
         self._failure: str | None = None
 
     @property
@@ -130,10 +135,11 @@ class Partitions:
     def _add(self, topic: Topic, state: PartitionState, log: PartitionLog, config: TopicConfig) -> Partition:
         name = TopicPartition(topic.name, state.index)
         epoch = LeaderEpoch(state.leader_epoch)
-        log.shelf = self._shelf
+        log.share(self._shared)
         log.birth = Stored(f"{log.folder}/{METADATA_FILE}", _partition_metadata(topic.id))
         partition = Partition(name, topic.id, epoch, log, config, self._on_dirty)
         partition.partition_count = len(topic.partitions)
+        partition.turns = self._turns
         if self._failure is not None:
             partition.stop_writes(self._failure)
         siblings = self._by_name.setdefault(topic.name, [])

@@ -10,19 +10,20 @@ Rule 2: a partition whose disk lied is offline. It answers KAFKA_STORAGE_ERROR a
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
-from penstock.config.topic import CompressionType, FlushPolicy, TimestampType, TopicConfig
-from penstock.errors import ApiError, CorruptData, ErrorCode
+import msgspec
+
+from penstock.config.topic import FlushPolicy, TopicConfig
+from penstock.errors import ApiError, ErrorCode
+from penstock.host.turns import Turns
 from penstock.limits import INDEX_BYTES_MAX
+from penstock.log.inspection import Inspected, Inspection, is_inspected, is_opened
 from penstock.log.partition_log import Flush, LogSettings, PartitionLog
-from penstock.log.reading import ColdRead, Found
+from penstock.log.reading import ColdRead, ColdResult, Found
 from penstock.log.retention import SegmentFacts
 from penstock.log.time_lookup import TimedSegment, TimeLookup
-from penstock.log.validation import check_batch, read_batch
-from penstock.protocol import records
-from penstock.protocol.batches import BatchHeader, parse_header, with_log_append_time
-from penstock.protocol.compression import Codec, codec_named
+from penstock.log.validation import PlainLimits, check_batch, is_plain, read_batch
+from penstock.protocol.batches import BatchHeader
 from penstock.replication.waiting import ProduceWaits
 from penstock.types import NO_TIMESTAMP, LeaderEpoch, Offset, TopicId, TopicPartition
 
@@ -30,7 +31,7 @@ from penstock.types import NO_TIMESTAMP, LeaderEpoch, Offset, TopicId, TopicPart
 BEFORE_ACK = FlushPolicy.BEFORE_ACK
 
 
-class Appended(NamedTuple):
+class Appended(msgspec.Struct, frozen=True, gc=False):
     base_offset: Offset
     end_offset: Offset
     log_append_time_ms: int
@@ -40,9 +41,13 @@ class Appended(NamedTuple):
 class Partition:
     __slots__ = (
         "_config",
+        "_is_inspected",
+        "_is_opened",
         "_on_dirty",
-        "_rewrites",
+        "_plain",
+        "batches_waiting",
         "fetch_waits",
+        "flush_policy",
         "high_watermark",
         "leader_epoch",
         "log",
@@ -53,6 +58,7 @@ class Partition:
         "read_only",
         "shown_bytes",
         "topic_id",
+        "turns",
     )
 
     def __init__(
@@ -80,7 +86,11 @@ class Partition:
         """How many bytes have come below the high watermark since this process leads."""
         self.partition_count = 1
         self._on_dirty = on_dirty
-        self._rewrites = False
+        self.turns: Turns | None = None
+        """Where long inspections are run; None: all are run at once."""
+        self.batches_waiting = 0
+        """Batches that were offered and not yet stored."""
+        self._is_inspected = self._is_opened = False
         self.reconfigure(config)
         self.advance()
 
@@ -92,55 +102,55 @@ class Partition:
 
     def reconfigure(self, config: TopicConfig) -> None:
         self._config = config
-        self._rewrites = (
-            config.timestamp_type is TimestampType.LOG_APPEND_TIME
-            or config.compression_type is not CompressionType.PRODUCER
-        )
+        self._is_inspected, self._is_opened = is_inspected(config), is_opened(config)
+        self._plain = PlainLimits.of(config)
+        self.flush_policy = config.flush_policy
         self.log.settings = log_settings(config)
 
     # Writing
 
     def append(self, payload: memoryview | None, now_ms: int) -> Appended:
-        """Append one producer's batch as leader. Writes offset and epoch into `payload`.
+        """Append one producer's batch as leader, however long it takes. Writes into `payload`.
 
         ApiError: refused. StorageFull: no room, nothing changed. StorageFailed: the disk broke.
+        """
+        answer = self.offer(payload, now_ms)
+        return self.store(answer.run()) if isinstance(answer, Inspection) else answer
+
+    def offer(self, payload: memoryview | None, now_ms: int) -> Appended | Inspection:
+        """The same, if that takes little; else what must be run elsewhere and then be stored.
+
+        While one batch is looked into, all that come after it get an Inspection too: the caller
+        stores them in the order they came.
         """
         if (refusal := self.offline or self.read_only) is not None:
             raise refusal.again()
         header, payload = read_batch(payload)
         config = self._config
-        check_batch(payload, header, config, now_ms)
+        is_plainly_fine = is_plain(payload, header, self._plain, now_ms)
+        is_suspect = not is_plainly_fine and check_batch(payload, header, config, now_ms)
+        if is_suspect or self._is_inspected or self.batches_waiting:
+            inspection = Inspection(payload, header, config, now_ms, is_suspect or self._is_opened)
+            if self.turns is not None and (self.batches_waiting or inspection.is_long):
+                return inspection
+            return self.store(inspection.run())
+        return self._write(payload, header, NO_TIMESTAMP)
+
+    def store(self, inspected: Inspected) -> Appended:
+        """Append a batch that was looked into."""
+        if (refusal := self.offline or self.read_only) is not None:  # since it was offered
+            raise refusal.again()
+        return self._write(*inspected)
+
+    def _write(self, batch: bytearray | memoryview, header: BatchHeader, log_append_time_ms: int) -> Appended:
         if header.producer_id >= 0 and (repeated := self.log.producers.check(header)) is not None:
             return Appended(repeated.base_offset, Offset(repeated.last_offset + 1), repeated.timestamp)
-        append_time = NO_TIMESTAMP
-        batch: bytearray | memoryview = payload
-        if self._rewrites:
-            batch, header = self._rewritten(payload, header, now_ms)
-            if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
-                append_time = now_ms
-        base_offset = self.log.append(batch, header, self.leader_epoch)
+        log = self.log
+        base_offset = log.append(batch, header, self.leader_epoch)
         self._on_dirty(self)
-        if config.flush_policy is not BEFORE_ACK:
-            self.advance()
-        return Appended(base_offset, self.log.log_end_offset, append_time)
-
-    def _rewritten(
-        self, payload: memoryview, header: BatchHeader, now_ms: int
-    ) -> tuple[bytearray, BatchHeader]:
-        """The batch in the compression and with the time that the topic prescribes."""
-        config = self._config
-        batch = bytearray(payload)
-        if config.compression_type is not CompressionType.PRODUCER:
-            codec = _codec_of(config.compression_type)
-            try:
-                batch = bytearray(records.recompress(batch, codec, config.compression_level))
-            except CorruptData as error:
-                raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from None
-        if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
-            batch = with_log_append_time(batch, now_ms)
-        if len(batch) > config.batch_bytes_max:
-            raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, f"recompressed, the batch has {len(batch)} bytes")
-        return batch, parse_header(batch)
+        if self.flush_policy is not BEFORE_ACK:
+            self._reach(log.log_end_offset, log.appended_bytes)
+        return Appended(base_offset, log.log_end_offset, log_append_time_ms)
 
     # Becoming safe
 
@@ -153,13 +163,20 @@ class Partition:
     def advance(self) -> None:
         """Move the high watermark to where it may be, and tell those who wait for it."""
         log = self.log
-        waits_for_disk = self._config.flush_policy is BEFORE_ACK
-        reached = log.flushed_end_offset if waits_for_disk else log.log_end_offset
-        if reached > self.high_watermark:
-            self.high_watermark = reached
-            shown = log.flushed_bytes if waits_for_disk else log.appended_bytes
-            self.shown_bytes = max(self.shown_bytes, shown)
-            self.produce_waits.release(reached)
+        if self.flush_policy is BEFORE_ACK:
+            self._reach(log.flushed_end_offset, log.flushed_bytes)
+        else:
+            self._reach(log.log_end_offset, log.appended_bytes)
+
+    def _reach(self, offset: Offset, shown_bytes: int) -> None:
+        if offset <= self.high_watermark:
+            return
+        self.high_watermark = offset
+        if shown_bytes > self.shown_bytes:
+            self.shown_bytes = shown_bytes
+        if self.produce_waits.queue:
+            self.produce_waits.release(offset)
+        if self.fetch_waits:
             self._wake_fetches()
 
     def go_offline(self, reason: str, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> None:
@@ -195,6 +212,12 @@ class Partition:
         if offset >= self.high_watermark:
             return Found(b"", offset, 0)
         return log.read(offset, self.high_watermark, bytes_max, at_least_one=at_least_one)
+
+    def keep_indexes(self, read: ColdRead, result: ColdResult) -> None:
+        """What a worker thread loaded is there for the next reader, and on disk if it was made anew."""
+        self.log.keep_indexes(read, result)
+        if not result.indexes.are_stored and self.read_only is None:
+            self._on_dirty(self)
 
     def check_epoch(self, epoch: int) -> None:
         """Fence a client whose idea of the leader is older or newer than ours. -1 asks for no check."""
@@ -254,11 +277,3 @@ def log_settings(config: TopicConfig) -> LogSettings:
         index_interval_bytes=config.index_interval_bytes,
         index_bytes_max=INDEX_BYTES_MAX,
     )
-
-
-def _codec_of(compression: CompressionType) -> Codec:
-    if compression is CompressionType.UNCOMPRESSED:
-        return Codec.NONE
-    codec = codec_named(compression.value)
-    assert codec is not None, f"no codec is called {compression}"
-    return codec

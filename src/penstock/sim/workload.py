@@ -225,6 +225,8 @@ class SimAdministrator:
             return
         asked = Offset(self._random.randint(start + 1, high))
         life.world.trace(f"delete {self.topic} below {asked}")
+        # Once asked, it may be so after a crash, whether or not that was reported.
+        history.start_seen = max(history.start_seen, asked)
         try:
             await life.storage.delete_before(partition, asked)
         except (ApiError, StorageFull, StorageFailed):

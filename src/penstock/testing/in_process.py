@@ -27,6 +27,7 @@ Value = str | int | float | bool
 
 START_SECONDS_MAX = 30
 STOP_SECONDS_MAX = 30
+ORIGIN = "the settings given to penstock.testing.broker"
 ON_A_FREE_PORT = {"listeners": "PLAINTEXT://127.0.0.1:0"}
 
 
@@ -169,7 +170,7 @@ def _configure(data_dir: str, settings: Mapping[str, Value]) -> "BrokerConfig":
     from penstock.config.sources import load
 
     sets = [f"{key}={render(value)}" for key, value in {**ON_A_FREE_PORT, **settings}.items()]
-    return load({"data_dir": data_dir}, sets)
+    return load({"data_dir": data_dir}, sets, sets_origin=ORIGIN)
 
 
 def _new_loop() -> "asyncio.AbstractEventLoop":

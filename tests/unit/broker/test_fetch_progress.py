@@ -134,11 +134,14 @@ async def test_a_partition_that_fails_answers_at_once() -> None:
 
 async def test_when_the_time_is_up_whatever_is_there_is_sent() -> None:
     fetch = FakeFetch()
-    replies = waiting(fetch.begin(wait_ms=5, bytes_min=1000))
+    answer = fetch.begin(wait_ms=5, bytes_min=1000)
+    assert isinstance(answer, Later)
     fetch.partitions[0].shown_bytes = 3
+    replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    answer.then(replied.set_result)
     async with asyncio.timeout(5):
-        await asyncio.sleep(0.02)
-    assert [reply.responses[0].partitions[0].records for reply in replies] == [b"xxx"]
+        reply = await replied
+    assert reply.responses[0].partitions[0].records == b"xxx"
     assert fetch.is_let_go()
 
 

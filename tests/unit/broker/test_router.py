@@ -48,7 +48,8 @@ class Desk:
 
     def dispatch(self, frame: bytes) -> Any:
         header, position = parse_header(memoryview(frame))
-        return self.router.dispatch(header, memoryview(frame), position, self.connection)
+        request = self.router.decode(header, memoryview(frame), position)
+        return self.router.dispatch(header, request, len(frame), self.connection)
 
 
 def frame_of(*topics: str, version: int = 12) -> bytes:

@@ -1,15 +1,24 @@
 """Starting with many partitions, and with what producers may have left in them."""
 
+import asyncio
+import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from penstock.broker.broker import RunningBroker, World, running_broker
+from penstock.broker.storage import THREADS_THAT_SYNC
 from penstock.config.sources import load
 from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic
-from penstock.errors import CorruptData
+from penstock.errors import CorruptData, StorageFull
+from penstock.host.disk import Stored
 from penstock.host.os_disk import OsDisk, OsFile
 from penstock.limits import CHECKPOINT_PARTITIONS_AT_ONCE
+from penstock.log import checkpoint_plan
+from penstock.log.producers import Producer, render_snapshot
+from penstock.log.reading import ColdRead
+from penstock.observability.logs import Silence
 from penstock.protocol.batches import HEADER_BYTES, seal_in_place
 from penstock.protocol.records import Record, build_batch
 from penstock.types import Offset, TopicId
@@ -32,6 +41,7 @@ class CountingDisk(OsDisk):
     """Remembers how many files were open at the same time."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.open_now = 0
         self.open_most = 0
 
@@ -105,3 +115,143 @@ async def test_a_lost_metadata_file_is_not_taken_for_an_empty_cluster(tmp_path: 
         async with running_broker(config, World()):
             pass
     assert (tmp_path / "data" / "logs" / "t-0").is_dir()
+
+
+class LinesKept(Silence):
+    def __init__(self) -> None:
+        self.warnings: list[tuple[str, dict[str, object]]] = []
+
+    def warning(self, event: str, **fields: object) -> None:
+        self.warnings.append((event, fields))
+
+    def reasons(self, event: str) -> list[str]:
+        return [str(fields["reason"]) for name, fields in self.warnings if name == event]
+
+
+class FullDisk(OsDisk):
+    """Takes what is appended, and has no room for small files that end as the test says."""
+
+    has_no_room_for = ("nothing",)
+
+    def store(self, writes: Sequence[Stored]) -> None:
+        for write in writes:
+            if write.path.endswith(self.has_no_room_for):
+                raise StorageFull(f"cannot write {write.path}: no space is left")
+        super().store(writes)
+
+
+@pytest.mark.parametrize(
+    ("no_room_for", "reason"),
+    [
+        (".snapshot", "there was no room for the last checkpoint of t-0"),
+        ("clean-shutdown", "no space is left"),
+    ],
+)
+async def test_a_stop_on_a_full_disk_is_not_called_clean(
+    tmp_path: Path, no_room_for: str, reason: str
+) -> None:
+    config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
+    disk, lines = FullDisk(), LinesKept()
+    async with running_broker(config, World(disk=disk, log=lines)) as broker:
+        await make_topic(broker, 1)
+        (partition,) = broker.storage.partitions
+        partition.append(memoryview(batch(b"x")), NOW_MS)
+        disk.has_no_room_for = (no_room_for,)
+    assert not (tmp_path / "data" / "clean-shutdown").exists()
+    (said,) = lines.reasons("storage.no_clean_mark")
+    assert reason in said
+    async with running_broker(config, World(log=lines)) as broker:
+        (partition,) = broker.storage.partitions
+        assert partition.high_watermark == 1, "nothing was lost"
+        assert partition.leader_epoch == 1, "but the start was one after an unclean stop"
+    assert (tmp_path / "data" / "clean-shutdown").exists()
+    assert len(lines.reasons("storage.no_clean_mark")) == 1
+
+
+async def test_a_lost_index_is_written_again_after_somebody_read_there(tmp_path: Path) -> None:
+    config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
+    lost = tmp_path / "data" / "logs" / "t-0" / f"{0:020d}.index"
+    async with running_broker(config, World()) as broker:
+        await make_topic(broker, 1)
+        (partition,) = broker.storage.partitions
+        for _ in range(20):
+            partition.append(memoryview(batch(bytes(1_000))), NOW_MS)
+        partition.log.roll()
+        partition.append(memoryview(batch(b"y")), NOW_MS)
+    expected = lost.read_bytes()
+    assert expected
+    lost.unlink()
+    async with running_broker(config, World()) as broker:
+        (partition,) = broker.storage.partitions
+        read = partition.read(Offset(3), 100, at_least_one=True)
+        assert isinstance(read, ColdRead)
+        partition.keep_indexes(read, read.run())
+        assert not lost.exists()
+        await broker.storage.checkpoints.run_due(float("inf"))
+        assert lost.read_bytes() == expected
+
+
+async def test_snapshots_are_rendered_where_they_are_written_and_not_on_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered_by: list[str] = []
+
+    def render(producers: Iterable[Producer]) -> bytes:
+        rendered_by.append(threading.current_thread().name)
+        return render_snapshot(producers)
+
+    monkeypatch.setattr(checkpoint_plan, "render_snapshot", render)
+    config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
+    async with running_broker(config, World()) as broker:
+        await make_topic(broker, 3)
+        for partition in broker.storage.partitions:
+            partition.append(memoryview(batch(b"x")), NOW_MS)
+        await broker.storage.checkpoints.run(list(broker.storage.partitions))
+        assert rendered_by == ["storage"] * 3
+
+
+async def test_a_checkpoint_that_is_cut_short_is_made_up_for(tmp_path: Path) -> None:
+    """Its task is cancelled when the broker stops; what it was about to store is stored at the end."""
+    config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
+    async with running_broker(config, World()) as broker:
+        await make_topic(broker, 1)
+        (partition,) = broker.storage.partitions
+        partition.append(memoryview(batch(b"x")), NOW_MS)
+        running = asyncio.ensure_future(broker.storage.checkpoints.run([partition]))
+        await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    folder = tmp_path / "data" / "logs" / "t-0"
+    assert (folder / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
+    assert (folder / f"{1:020d}.snapshot").exists()
+
+
+async def test_producers_of_all_partitions_together_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.log.shared_bounds.PRODUCERS_MAX", 10)
+    config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
+    async with running_broker(config, World()) as broker:
+        await make_topic(broker, 5)
+        partitions = list(broker.storage.partitions)
+        for producer_id in range(40):
+            record = Record(Offset(0), NOW_MS, None, b"x", ())
+            made = build_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+            partitions[producer_id % 5].append(memoryview(bytearray(made)), NOW_MS)
+        kept = [producer_id for each in partitions for producer_id, _ in each.log.producers.items()]
+        assert sorted(kept) == list(range(30, 40))
+    async with running_broker(config, World()) as broker:
+        assert sum(len(each.log.producers) for each in broker.storage.partitions) == 10
+
+
+async def test_a_stopped_broker_holds_no_descriptor_of_its_folder(tmp_path: Path) -> None:
+    config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
+
+    def held() -> int:
+        links = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+        return [str(link.readlink()) for link in links if link.is_symlink()].count(str(tmp_path / "data"))
+
+    async with running_broker(config, World()):
+        assert held() == THREADS_THAT_SYNC
+    assert held() == 0

@@ -1,6 +1,7 @@
 """Files of a log read without a broker: what is there, and where damage begins."""
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ def test_a_flipped_bit_is_found_and_what_precedes_it_is_shown(folder: Path) -> N
     assert "offsets 10 to 12" in result.stdout
     assert f"DAMAGED at position {second_at}: " in result.stdout
     assert "checksum" in result.stdout
-    assert refusal(result) == "1 of 1 files are damaged."
+    assert refusal(result) == "1 of 1 file is damaged."
 
 
 def test_a_torn_tail_is_damage(folder: Path) -> None:
@@ -112,7 +113,7 @@ def test_a_torn_tail_is_damage(folder: Path) -> None:
 
     result = dump(log)
 
-    assert "the file ends inside this batch, 1 bytes short" in result.stdout
+    assert "the file ends inside this batch, 1 byte short" in result.stdout
     refusal(result)
 
 
@@ -131,7 +132,7 @@ def test_an_index_that_points_elsewhere_is_found_by_verifying(folder: Path) -> N
 
     assert "no batch at position 5 ends with offset 13" in result.stdout
     assert f"the newest time up to offset 13 is not {NOW_MS}" in result.stdout
-    assert refusal(result) == "1 of 5 files are damaged."
+    assert refusal(result) == "1 of 5 files is damaged."
 
 
 @pytest.mark.parametrize(
@@ -164,6 +165,10 @@ def test_what_is_no_file_of_a_log_is_refused(folder: Path) -> None:
     assert "there is no" in refusal(dump(folder / "absent"))
     assert "is no file of a log" in refusal(dump(folder / "partition.metadata"))
     assert "holds no files of a log" in refusal(dump(_empty(folder)))
+    (folder / "\N{SUPERSCRIPT TWO}.log").touch()
+    assert "is no file of a log" in refusal(dump(folder / "\N{SUPERSCRIPT TWO}.log"))
+    os.mkfifo(folder / "7.log")
+    assert "7.log is neither a file nor a folder" in refusal(dump(folder / "7.log"))
 
 
 def _empty(folder: Path) -> Path:

@@ -10,9 +10,7 @@ from penstock.cli.client_app import COMMANDS, app
 from penstock.cli.main import main
 
 TOPIC_COMMANDS = ("create", "list", "describe", "offsets", "alter", "delete", "truncate")
-EVERY_COMMAND = [(name,) for name in COMMANDS if name != "topic"] + [
-    ("topic", name) for name in TOPIC_COMMANDS
-]
+EVERY_COMMAND = [(), *((name,) for name in COMMANDS), *(("topic", name) for name in TOPIC_COMMANDS)]
 
 
 def modules_after(*arguments: str) -> set[str]:
@@ -36,7 +34,7 @@ def test_every_command_explains_itself_with_examples(
         main()
 
     assert not ended.value.code
-    assert f"penstock {' '.join(command)}" in capsys.readouterr().out.lower().split("examples:")[1]
+    assert " ".join(("penstock", *command)) in capsys.readouterr().out.lower().split("examples:")[1]
 
 
 def test_the_list_of_commands_is_complete() -> None:
@@ -64,6 +62,13 @@ def test_the_help_of_a_client_command_does_not_load_the_client() -> None:
     modules = modules_after("produce", "--help")
 
     assert not {"confluent_kafka", "rich", "penstock.cli.connection"} & modules
+
+
+def test_a_command_of_the_broker_behind_something_else_is_refused_with_what_to_type() -> None:
+    result = CliRunner().invoke(app, ["--", "serve"])
+
+    assert result.exit_code == 2
+    assert "serve must come first: penstock serve" in result.output
 
 
 def test_an_unknown_command_is_refused() -> None:

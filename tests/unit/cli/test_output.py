@@ -33,3 +33,4 @@ def test_times_are_utc_and_odd_ones_do_no_harm() -> None:
 
 def test_one_is_not_many() -> None:
     assert [counted(number, "record") for number in (0, 1, 2)] == ["0 records", "1 record", "2 records"]
+    assert [counted(number, "entry", "entries") for number in (1, 2)] == ["1 entry", "2 entries"]

@@ -123,7 +123,10 @@ def test_an_advertised_listener_must_exist() -> None:
      "PLAINTEXT://host name:1", "PLAIN TEXT://h:1", "://h:1", "PLAINTEXT://127.0.0.1:-1", "PLAINTEXT://a/b:1"],
 )  # fmt: skip
 def test_an_entry_of_another_form_is_refused(entry: str) -> None:
-    assert refusal(entry) == f"listeners = {entry!r}: must be NAME://host:port"
+    assert (
+        refusal(entry)
+        == f"listeners = {entry!r}: must be NAME://host:port, the port a number from 0 to 65535"
+    )
 
 
 def test_a_protocol_map_of_another_form_is_refused() -> None:

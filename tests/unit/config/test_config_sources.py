@@ -116,8 +116,8 @@ def test_all_problems_are_reported_together() -> None:
         '"log.dirs" = ["a", "b"]\n"ssl.client.auth" = "sometimes"',
     )
     assert [line.partition(":")[0] for line in found] == [
-        "--set novalue",
-        "--kafka nowhere",
+        "--set 'novalue'",
+        "--kafka 'nowhere'",
         "log.dirs = 'a,b'",
         "ssl.client.auth = 'sometimes'",
         "unknown setting '' (from --set)",
@@ -210,7 +210,26 @@ def test_the_advertised_flag_is_for_listeners_of_any_source() -> None:
     (listener,) = load({"advertised": "broker.example"}, file=file).listeners
     assert (listener.name, listener.advertised_host, listener.advertised_port) == ("TLS", "broker.example", 0)
     assert listener.bound_to(9093).advertised_port == 9093
-    assert problems({"advertised": "a b"}) == ["--advertised a b: must be host or host:port"]
+    assert problems({"advertised": "a b"}) == [
+        "--advertised 'a b': must be host or host:port, the port a number from 0 to 65535"
+    ]
+
+
+@pytest.mark.parametrize("flag", ["kafka", "http"])
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "127.0.0.1:http", "127.0.0.1", ""])
+def test_a_flag_that_is_no_address_is_named_with_what_a_port_may_be(flag: str, address: str) -> None:
+    assert problems({flag: address}) == [
+        f"--{flag} {address!r}: must be host:port, the port a number from 0 to 65535"
+    ]
+
+
+@pytest.mark.parametrize("http", ["127.0.0.1:9092", "0.0.0.0:9092"])
+def test_http_and_kafka_cannot_share_an_address(http: str) -> None:
+    (problem,) = problems({"kafka": "127.0.0.1:9092", "http": http, "insecure": True})
+    assert (
+        problem == f"http.listener = '{http}': listener PLAINTEXT is on 127.0.0.1:9092; give one another port"
+    )
+    assert load({"kafka": "127.0.0.1:0", "http": "127.0.0.1:0"}).http.port == 0
 
 
 TLS = (

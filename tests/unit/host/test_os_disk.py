@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from penstock.errors import StorageFailed, StorageFull
 from penstock.host import os_disk
 from penstock.host.disk import File, Stored
 from penstock.host.os_disk import OsDisk
+from penstock.limits import OPEN_FILES_MAX
 
 
 @pytest.fixture
@@ -91,9 +93,19 @@ def test_a_failed_sync_is_a_failed_disk(folder: str, monkeypatch: pytest.MonkeyP
         file.release()
 
 
-def test_syncing_a_folder_that_was_removed_is_no_failure(folder: str) -> None:
-    OsDisk().sync((), [f"{folder}/gone"])
+def test_syncing_a_folder_that_was_removed_is_no_failure_and_others_are_synced(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(_inode(os.fstat(descriptor))))
+    OsDisk().sync((), [f"{folder}/gone", folder])
     OsDisk().sync((), [f"{folder}/gone{number}" for number in range(9)])
+    assert synced == [_inode(os.stat(folder))]
+    assert os.listdir(folder) == [], "nothing is made to be synced"
+
+
+def _inode(found: os.stat_result) -> str:
+    return f"{found.st_dev}:{found.st_ino}"
 
 
 def test_a_replaced_file_is_the_old_one_or_the_new_one(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,3 +150,66 @@ def test_removing_what_is_not_there_is_fine(folder: str) -> None:
     disk.open(f"{folder}/c/d/file", create=True).release()
     disk.remove_folder(f"{folder}/c")
     assert disk.list_folder(folder) == []
+
+
+def test_each_thread_syncs_the_file_system_through_a_descriptor_of_its_own_held_from_the_start(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel tells each descriptor once of a failed writeback, and only of those since it was opened."""
+    used: dict[str, list[int]] = {"a": [], "b": []}
+    disk = OsDisk()
+    disk.hold(folder, 2)
+    held = set(disk._free)
+    files = [disk.open(f"{folder}/{number}", create=True) for number in range(9)]
+
+    def syncfs(descriptor: int) -> int:
+        used[threading.current_thread().name].append(descriptor)
+        return 0
+
+    monkeypatch.setattr(os_disk, "_syncfs", lambda: syncfs)
+    both = threading.Barrier(2)
+
+    def sync_twice() -> None:
+        disk.sync(files, ())
+        both.wait(10)  # so that the second is not given the first one's number
+        disk.sync(files, ())
+
+    threads = [threading.Thread(target=sync_twice, name=name) for name in used]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {*used["a"], *used["b"]} == held
+    assert all(len(set(descriptors)) == 1 for descriptors in used.values())
+    disk.let_go()
+    for descriptor in held:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+    for file in files:
+        file.release()
+
+
+def test_a_sync_of_new_folders_needs_no_descriptor_that_is_not_held(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = OsDisk()
+    disk.hold(folder, 1)
+    called: list[int] = []
+
+    def syncfs(descriptor: int) -> int:
+        called.append(descriptor)
+        return 0
+
+    monkeypatch.setattr(os_disk, "_syncfs", lambda: syncfs)
+    monkeypatch.setattr(os, "open", failing(errno.EMFILE))
+    disk.sync((), [folder])
+    disk.sync((), [f"{folder}/{number}" for number in range(9)])
+    assert called == list(disk._held.values()) * 2
+    disk.let_go()
+
+
+def test_half_of_the_descriptors_are_for_log_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (1_024, 4_096))
+    assert OsDisk().open_files_max == 512
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (-1, -1))
+    assert OsDisk().open_files_max == OPEN_FILES_MAX

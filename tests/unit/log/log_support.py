@@ -67,13 +67,13 @@ def checkpoint(log: PartitionLog) -> None:
         return
     plan = log.begin_checkpoint()
     flush(log)
-    for write in plan.index_writes:
+    for write in plan.indexes.writes:
         file = log.disk.open(write.path, create=True)
-        file.write(write.position, write.content)
+        file.write(write.position, write.render())
         log.disk.sync([file], ())
         file.release()
     log.disk.sync((), [log.folder])
-    log.disk.store(plan.stored)
+    log.disk.store(plan.render_stored())
     for path in log.end_checkpoint(plan):
         log.disk.remove(path)
 

@@ -3,6 +3,7 @@
 from penstock.log.index_shelf import IndexShelf
 from penstock.log.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.offset_index import OffsetIndex
+from penstock.log.reading import Indexes
 from penstock.log.segment import Segment
 from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.time_index import TimeIndex
@@ -21,7 +22,7 @@ def sealed(number: int) -> Segment:
     for entry in range(ENTRIES):
         by_offset.add(Offset(base + entry), entry)
         by_time.add(entry, Offset(base + entry))
-    segment.install_indexes(by_offset, by_time)
+    segment.install_indexes(Indexes(by_offset, by_time))
     return segment
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ApiError, CorruptData, ErrorCode
 from penstock.limits import PRODUCERS_PER_PARTITION_MAX
-from penstock.log.producers import SEQUENCE_MAX, Producers
+from penstock.log.producers import SEQUENCE_MAX, ProducerRoll, Producers, render_snapshot
 from penstock.protocol.batches import BatchHeader, parse_header
 from penstock.types import Offset
 from tests.unit.log.log_support import NOW_MS, batch_of
@@ -146,3 +146,51 @@ def test_a_producer_that_writes_old_records_is_not_forgotten_for_their_age() -> 
     producers = written(0)
     producers.expire(now_ms=NOW_MS + 10**12, idle_ms_max=1000)
     assert len(producers) == 1
+
+
+def test_beyond_the_most_there_may_be_the_longest_idle_of_all_partitions_is_forgotten() -> None:
+    roll = ProducerRoll(3)
+    first, second = Producers(), Producers()
+    first.share(roll)
+    second.share(roll)
+    for producers, producer in ((first, 1), (second, 2), (first, 3), (first, 1), (second, 4)):
+        sequence = 1 if producer in dict(producers.items()) else 0
+        producers.replay(header(sequence, producer=producer), Offset(0))
+    assert [sorted(dict(each.items())) for each in (first, second)] == [[1, 3], [4]]
+    assert len(roll) == 3
+    assert second.check(header(7, producer=2)) is None, "it may begin anywhere, as one that expired"
+    assert first.check(header(1, producer=1)) is not None, "who wrote lately is still recognised"
+
+
+def test_producers_found_at_a_start_are_counted_and_those_of_a_closed_log_are_not() -> None:
+    roll = ProducerRoll(4)
+    content = Producers()
+    for producer in range(3):
+        content.replay(header(0, producer=producer), Offset(producer))
+    first, second = (Producers.from_bytes(content.to_bytes()) for _ in range(2))
+    first.share(roll)
+    second.share(roll)
+    assert (len(first), len(second), len(roll)) == (1, 3, 4)
+    second.share(None)
+    assert len(roll) == 1
+    second.replay(header(1, producer=0), Offset(9))
+    assert len(roll) == 1, "a log that is closed takes nobody's place"
+
+
+def test_expired_producers_make_room() -> None:
+    roll = ProducerRoll(5)
+    producers = written(0)
+    producers.share(roll)
+    producers.expire(now_ms=NOW_MS, idle_ms_max=10)
+    producers.expire(now_ms=NOW_MS + 11, idle_ms_max=10)
+    assert (len(producers), len(roll)) == (0, 0)
+
+
+def test_a_snapshot_is_as_of_when_it_was_taken_whenever_it_is_rendered() -> None:
+    producers = written(0, 1)
+    expected = producers.to_bytes()
+    taken = producers.snapshot()
+    producers.replay(header(2), Offset(102))
+    producers.replay(header(0, producer=PRODUCER + 1), Offset(103))
+    assert render_snapshot(taken) == expected
+    assert producers.to_bytes() != expected

@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.errors import CorruptData, StorageFailed
+from penstock.log.reading import ColdRead
 from penstock.log.recovery import truncate_to
 from penstock.protocol.batches import parse_header
 from penstock.types import LeaderEpoch, Offset
@@ -272,3 +273,69 @@ def test_the_folder_name_is_durable_with_the_first_flush() -> None:
     append(log, [b"x"])
     plan = log.begin_flush()
     assert {LOGS, FOLDER} <= set(plan.folders)
+
+
+@pytest.mark.parametrize("damage", ["missing", "garbage behind it", "torn"])
+@pytest.mark.parametrize("lost", [INDEX, TIME_INDEX])
+def test_an_index_of_a_sealed_segment_that_was_made_anew_is_on_disk_after_the_next_checkpoint(
+    lost: str, damage: str
+) -> None:
+    disk = new_disk()
+    log = new_log(disk)
+    for number in range(12):
+        append(log, [bytes(90)], [NOW_MS + number])
+    log.roll()
+    append(log, [b"y"], [NOW_MS + 99])
+    checkpoint(log)
+    expected = disk.read_file(lost)
+    file = file_at(disk, lost)
+    if damage == "missing":
+        disk.remove(lost)
+    elif damage == "torn":
+        file.truncate(len(expected) - 1)
+    else:
+        file.write(len(expected), bytes(240))
+    log = reopened(disk).log
+    found = log.read(Offset(3), log.log_end_offset, 500, at_least_one=True)
+    assert isinstance(found, ColdRead)
+    log.keep_indexes(found, found.run())
+    assert log.needs_checkpoint
+    assert not log.segments[0].indexes_stored, "nobody may forget them yet"
+    checkpoint(log)
+    assert disk.read_file(lost) == expected
+    assert not log.needs_checkpoint
+    assert log.segments[0].indexes_stored
+    assert batches(log) == batches(reopened(disk).log)
+
+
+def test_an_index_of_the_active_segment_that_was_made_anew_is_on_disk_after_the_start() -> None:
+    disk = new_disk()
+    log = new_log(disk)
+    for _ in range(12):
+        append(log, [bytes(90)])
+    checkpoint(log)
+    expected = disk.read_file(INDEX)
+    disk.remove(INDEX)
+    log = reopened(disk).log
+    assert log.needs_checkpoint
+    checkpoint(log)
+    assert disk.read_file(INDEX) == expected
+    assert not reopened(disk).log.needs_checkpoint
+
+
+def test_a_segment_that_is_dropped_takes_its_unwritten_index_along() -> None:
+    disk = new_disk()
+    log = new_log(disk)
+    append(log, [bytes(90)])
+    log.roll()
+    append(log, [b"y"])
+    checkpoint(log)
+    disk.remove(INDEX)
+    log = reopened(disk).log
+    found = log.read(Offset(0), log.log_end_offset, 500, at_least_one=True)
+    assert isinstance(found, ColdRead)
+    log.keep_indexes(found, found.run())
+    for path in log.drop_segments(1):
+        disk.remove(path)
+    checkpoint(log)
+    assert not disk.exists(INDEX)

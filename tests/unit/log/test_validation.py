@@ -3,12 +3,15 @@
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import CleanupPolicy, TimestampType, TopicConfig
 from penstock.errors import ApiError, ErrorCode
-from penstock.log.validation import check_batch, read_batch
-from penstock.protocol.batches import parse_header, seal_in_place
+from penstock.log.inspection import is_opened
+from penstock.log.validation import PlainLimits, check_batch, check_records, is_plain, read_batch
+from penstock.protocol.batches import ATTRIBUTES_AT, CRC_AT, HEADER_BYTES, parse_header, seal_in_place
 from tests.unit.log.log_support import DAY_MS, NOW_MS, batch_of
 
 DEFAULTS = BrokerConfig.of().topic_defaults
@@ -23,16 +26,51 @@ def changed(at: int, value: bytes) -> bytes:
     return bytes(batch)
 
 
+def judged(batch: bytes, config: TopicConfig = DEFAULTS) -> None:
+    """By its header and, where that does not suffice, by its records."""
+    header = parse_header(batch)
+    if check_batch(batch, header, config, NOW_MS) or is_opened(config):
+        check_records(batch, header, config, NOW_MS)
+
+
 def refused(batch: bytes, config: TopicConfig = DEFAULTS) -> ErrorCode:
     with pytest.raises(ApiError) as raised:
-        check_batch(batch, parse_header(batch), config, NOW_MS)
+        judged(batch, config)
     return raised.value.code
+
+
+def plain(batch: bytes, config: TopicConfig = DEFAULTS) -> bool:
+    return is_plain(memoryview(batch), parse_header(batch), PlainLimits.of(config), NOW_MS)
 
 
 def test_an_ordinary_batch_is_taken() -> None:
     batch = batch_of([b"a", b"b"], producer_id=1, producer_epoch=0, base_sequence=0)
     header, whole = read_batch(memoryview(batch))
-    check_batch(whole, header, DEFAULTS, NOW_MS)
+    judged(bytes(whole))
+    assert (bytes(whole), header.record_count, header.producer_id) == (batch, 2, 1)
+    assert plain(batch), "the common case takes the short way"
+
+
+@given(
+    at=st.integers(CRC_AT + 4, HEADER_BYTES - 1),
+    value=st.binary(min_size=1, max_size=8),
+    config=st.sampled_from((DEFAULTS, COMPACTED, DEFAULTS._replace(timestamp_before_max_ms=10))),
+    bytes_max=st.sampled_from((70, 1_000_000)),
+)
+def test_no_batch_is_plain_that_would_be_refused(
+    at: int, value: bytes, config: TopicConfig, bytes_max: int
+) -> None:
+    batch = changed(at, value[: HEADER_BYTES - at])
+    config = config._replace(max_message_bytes=bytes_max)
+    if plain(batch, config):
+        assert not check_batch(batch, parse_header(batch), config, NOW_MS)
+
+
+@pytest.mark.parametrize("attributes", [b"\x80\x20", b"\x80\x07"], ids=["control", "codec"])
+def test_a_bit_that_nobody_defined_hides_no_other(attributes: bytes) -> None:
+    batch = changed(ATTRIBUTES_AT, attributes)
+    assert not plain(batch)
+    assert refused(batch) is ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize(
@@ -86,6 +124,7 @@ def test_a_payload_that_is_not_one_batch_is_refused(payload: bytes | None, code:
     ],
 )
 def test_a_batch_that_may_not_be_written_is_refused(batch: Callable[[], bytes], code: ErrorCode) -> None:
+    assert not plain(batch())
     assert refused(batch()) is code
 
 
@@ -98,18 +137,19 @@ def test_sizes_are_checked_before_the_checksum() -> None:
 def test_records_that_are_too_old_are_named() -> None:
     batch = batch_of([b"a", b"b", b"c"], [NOW_MS, NOW_MS - 11, NOW_MS - 10])
     with pytest.raises(ApiError) as raised:
-        check_batch(batch, parse_header(batch), DEFAULTS._replace(timestamp_before_max_ms=10), NOW_MS)
+        judged(batch, DEFAULTS._replace(timestamp_before_max_ms=10))
     assert (raised.value.code, raised.value.records) == (ErrorCode.INVALID_TIMESTAMP, (1,))
 
 
 def test_a_compacted_topic_names_records_without_a_key() -> None:
     batch = batch_of([b"a", b"b"])
     with pytest.raises(ApiError) as raised:
-        check_batch(batch, parse_header(batch), COMPACTED, NOW_MS)
+        judged(batch, COMPACTED)
     assert (raised.value.code, raised.value.records) == (ErrorCode.INVALID_RECORD, (0, 1))
 
 
 def test_the_times_of_records_do_not_matter_where_the_broker_sets_them() -> None:
     config = DEFAULTS._replace(timestamp_type=TimestampType.LOG_APPEND_TIME)
     batch = batch_of([b"x"], [NOW_MS + 900 * DAY_MS])
-    check_batch(batch, parse_header(batch), config, NOW_MS)
+    judged(batch, config)
+    assert refused(batch) == ErrorCode.INVALID_TIMESTAMP, "where the producer sets them they do"

@@ -92,8 +92,11 @@ def test_closing_leaves_one_file_and_loses_nothing(path: str) -> None:
 
 def test_closing_twice_is_harmless(path: str) -> None:
     store = SqliteStore(path)
+    store.transact([], [Put("a", b"1")])
     store.close()
     store.close()
+    with opened(path) as again:
+        assert again.read("") == (1, {"a": Entry(b"1", 1)})
 
 
 def test_every_commit_is_synced(path: str) -> None:

@@ -77,7 +77,8 @@ def test_damaged_bytes_never_raise_anything_else(position: int, damage: bytes) -
     position %= len(data)
     data[position : position + len(damage)] = damage
     with suppress(CorruptData):
-        decode(PartitionValue, KEY, bytes(data))
+        found = decode(PartitionValue, KEY, bytes(data))
+        assert decode(PartitionValue, KEY, encode(found)) == found
 
 
 def test_a_topic_whose_id_is_no_id_is_corrupt() -> None:

@@ -125,7 +125,7 @@ def test_a_batch_cut_short_fails_its_checksum() -> None:
 def test_stamping_changes_offset_and_epoch_and_nothing_else() -> None:
     buffer = bytearray(b"before" + TWO_RECORDS + b"after")
 
-    stamp_in_place(memoryview(buffer), 6, base_offset=2**40, leader_epoch=9)
+    stamp_in_place(memoryview(buffer)[6:-5], 2**40, 9)
 
     header = parse_header(buffer, 6)
     assert header == parse_header(TWO_RECORDS)._replace(base_offset=2**40, leader_epoch=9)  # type: ignore[arg-type]
@@ -231,6 +231,8 @@ def test_ordinary_batches_pass_every_check() -> None:
     check_client_shape(header_with(producer_id=7, producer_epoch=0, base_sequence=0))
     check_client_shape(header_with(base_offset=2**63 - 3))
     check_shape(parse_header(COMMIT_MARKER))
+    with pytest.raises(CorruptData):
+        check_client_shape(parse_header(COMMIT_MARKER))
 
 
 def test_sealing_gives_the_checksum_that_clients_expect() -> None:

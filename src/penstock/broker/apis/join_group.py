@@ -31,11 +31,11 @@ class JoinGroup:
         self._groups = groups
 
     def __call__(self, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse | Later:
-        version = context.version
+        version, member_id = context.version, request.member_id
 
         def refused(code: ErrorCode, detail: str = "") -> JoinGroupResponse:
             name = None if version >= NO_PROTOCOL_SINCE else ""
-            return JoinGroupResponse(error_code=code, protocol_name=name, member_id=request.member_id)
+            return JoinGroupResponse(error_code=code, protocol_name=name, member_id=member_id)
 
         if request.group_id in context.denied:
             return refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)

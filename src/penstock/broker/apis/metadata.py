@@ -32,7 +32,7 @@ from penstock.broker.topic_view import (
     with_operations,
 )
 from penstock.errors import ErrorCode
-from penstock.metadata.image import INTERNAL_TOPICS
+from penstock.metadata.image import INTERNAL_TOPICS, Topic
 from penstock.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -71,7 +71,9 @@ class Metadata:
 
     def _all(self, context: RequestContext) -> list[MetadataResponseTopic]:
         image = self._cluster.image
-        shown = (topic for topic in image.topics.values() if may_describe(context, topic.name))
+        shown: Iterable[Topic] = image.topics.values()
+        if not context.may_everything:
+            shown = [topic for topic in shown if may_describe(context, topic.name)]
         return self._topics.entries(shown, image)
 
     def _by_id(
@@ -142,6 +144,8 @@ class Metadata:
             operations = context.operations_bits(CLUSTER_OPERATIONS, CLUSTER)
         if request.include_topic_authorized_operations:
             topics = [with_operations(topic, context) for topic in topics]
+        else:
+            topics = self._topics.made_ready(topics, context.version)
         return MetadataResponse(
             brokers=brokers_at(image, context.listener),
             cluster_id=image.cluster_id,

@@ -3,7 +3,8 @@
 Appends record batches to partitions and answers for each.
 
 Behaviour
-    acks=0    nothing is sent back; a failure closes the connection, so that the client looks again
+    acks=0    nothing is sent back; a failure closes the connection, so that the client looks again,
+              unless it is found only when the batch is looked into by a worker thread
     acks=1    answered as acks=all: what is acknowledged is safe
     acks=all  answered when the high watermark has passed the batch
     timeout   REQUEST_TIMED_OUT; the records are in the log and may still become safe
@@ -23,15 +24,14 @@ Differs from Kafka
 
 from typing import Final
 
-from penstock.broker.appending import Appending
+from penstock.broker.appending import Appending, Turn
 from penstock.broker.context import RequestContext
+from penstock.broker.produce_progress import ProduceInProgress, Turns, Waiting, refused, require_success
 from penstock.broker.router import Later
-from penstock.errors import ApiError, ErrorCode, ProtocolError
+from penstock.errors import ApiError, ErrorCode
 from penstock.host.clock import Clock
-from penstock.log.validation import NotABatch
 from penstock.metadata.image import INTERNAL_TOPICS
 from penstock.protocol.messages.produce import (
-    BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -39,24 +39,11 @@ from penstock.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from penstock.replication.manager import Partitions
-from penstock.replication.partition import Appended, Partition
-from penstock.replication.waiting import ProduceWait
+from penstock.replication.partition import Partition
 
 ACKS_NONE: Final = 0
 ACKS_ALLOWED: Final = frozenset({-1, 0, 1})
 TOPIC_IDS_SINCE: Final = 13
-# Errors found inside the log: the reply says where the log starts. Those found before say -1.
-FOUND_IN_LOG: Final = frozenset(
-    {
-        ErrorCode.INVALID_RECORD,
-        ErrorCode.INVALID_TIMESTAMP,
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-    }
-)
-
-Waiting = list[tuple[int, Partition, Appended]]
-"""The number of the answer, and what must become safe before it is given."""
 
 
 class Produce:
@@ -68,6 +55,7 @@ class Produce:
     def __call__(self, request: ProduceRequest, context: RequestContext) -> ProduceResponse | Later | None:
         answers: list[PartitionProduceResponse] = []
         waiting: Waiting = []
+        turns: Turns = []
         responses = []
         now_ms = self._clock.wall_ms()
         for topic in request.topic_data:
@@ -78,7 +66,11 @@ class Produce:
                     partition = self._find(topic, data.index, request, context)
                     appended = self._appending.append(partition, data.records, request, context, now_ms)
                 except ApiError as refusal:
-                    answers.append(_refused(data.index, partition, refusal))
+                    answers.append(refused(data.index, partition, refusal))
+                    continue
+                if isinstance(appended, Turn):
+                    turns.append((len(answers), partition, appended))
+                    answers.append(PartitionProduceResponse(data.index))
                     continue
                 if appended.end_offset > partition.high_watermark:
                     waiting.append((len(answers), partition, appended))
@@ -91,11 +83,12 @@ class Produce:
             if topic.partition_data:
                 responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers[first:]))
         if request.acks == ACKS_NONE:
-            _require_success(answers)
+            require_success(answers)
             return None
-        if not waiting:
+        if not (waiting or turns):
             return ProduceResponse(responses)
-        return self._wait(responses, answers, waiting, request.timeout_ms)
+        deadline = self._clock.monotonic() + request.timeout_ms / 1000
+        return ProduceInProgress(responses, answers, deadline).wait(waiting, turns)
 
     def _find(
         self, topic: TopicProduceData, index: int, request: ProduceRequest, context: RequestContext
@@ -113,42 +106,3 @@ class Produce:
         if found.name.topic in INTERNAL_TOPICS:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         return found
-
-    def _wait(
-        self,
-        responses: list[TopicProduceResponse],
-        answers: list[PartitionProduceResponse],
-        waiting: Waiting,
-        timeout_ms: int,
-    ) -> Later:
-        later = Later()
-
-        def done(wait: ProduceWait) -> None:
-            for number, code in wait.errors.items():
-                answers[number].error_code = code
-                answers[number].base_offset = -1
-            later.finish(ProduceResponse(responses))
-
-        wait = ProduceWait(self._clock.monotonic() + timeout_ms / 1000, done)
-        for number, partition, appended in waiting:
-            partition.produce_waits.add(appended.end_offset, wait, number)
-        return later
-
-
-def _refused(index: int, partition: Partition | None, refusal: ApiError) -> PartitionProduceResponse:
-    in_log = refusal.code in FOUND_IN_LOG and not isinstance(refusal, NotABatch)
-    return PartitionProduceResponse(
-        index=index,
-        error_code=refusal.code,
-        base_offset=-1,
-        log_start_offset=partition.log.log_start_offset if in_log and partition is not None else -1,
-        record_errors=[BatchIndexAndErrorMessage(number, refusal.detail) for number in refusal.records],
-        error_message=refusal.detail or None,
-    )
-
-
-def _require_success(answers: list[PartitionProduceResponse]) -> None:
-    failed = next((answer for answer in answers if answer.error_code), None)
-    if failed is not None:
-        code = ErrorCode(failed.error_code).name
-        raise ProtocolError(f"a produce with acks=0 failed for partition {failed.index}: {code}")

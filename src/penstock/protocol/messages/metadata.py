@@ -23,6 +23,7 @@ from typing import Annotated
 
 from penstock.protocol.schema import (
     OPERATIONS_NOT_ASKED_FOR,
+    READY,
     Api,
     Bool,
     Int16,
@@ -74,12 +75,18 @@ class MetadataResponseTopic(Struct):
     topic_authorized_operations: Annotated[Int32, versions(8)] = OPERATIONS_NOT_ASKED_FOR
 
 
+class ReadyMetadataTopic(MetadataResponseTopic):
+    """A topic with its bytes in one version, for those that are sent again and again."""
+
+    encoded: bytes = b""
+
+
 class MetadataResponse(Struct):
     throttle_time_ms: Annotated[Int32, versions(3)] = 0
     brokers: list[MetadataResponseBroker] = []
     cluster_id: Annotated[String | None, versions(2)] = None
     controller_id: Annotated[Int32, versions(1)] = -1
-    topics: list[MetadataResponseTopic] = []
+    topics: Annotated[list[MetadataResponseTopic], READY] = []
     cluster_authorized_operations: Annotated[Int32, versions(8, 10)] = OPERATIONS_NOT_ASKED_FOR
     error_code: Annotated[Int16, versions(13)] = 0
 

@@ -6,9 +6,11 @@ import msgspec
 import pytest
 
 from penstock.broker.apis.metadata import Metadata
+from penstock.broker.topic_view import VERSIONS_READY_MAX
 from penstock.controller.topics import bump_leader_epochs, delete_topic, grow_topic
 from penstock.errors import ErrorCode
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX
+from penstock.protocol.frames import decode_response, encode_response
 from penstock.protocol.messages.metadata import (
     METADATA,
     MetadataRequest,
@@ -17,6 +19,7 @@ from penstock.protocol.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
+    ReadyMetadataTopic,
 )
 from penstock.protocol.schema import OPERATIONS_NOT_ASKED_FOR
 from penstock.security.access import Authorizer, Operation
@@ -61,8 +64,15 @@ async def ask(
     authorizer: Authorizer = ALLOW_EVERYTHING,
     handler: Metadata | None = None,
 ) -> MetadataResponse:
+    """The reply as the client reads it from the wire: topics may carry bytes that were made before."""
     handler = handler or Metadata(asker.cluster, asker.creation)
-    return await asker.ask(METADATA, handler, request, version, authorizer=authorizer)
+    reply = await asker.ask(METADATA, handler, request, version, authorizer=authorizer)
+    return on_the_wire(reply, version)
+
+
+def on_the_wire(reply: MetadataResponse, version: int) -> MetadataResponse:
+    frame = b"".join(encode_response(METADATA, version, 1, reply))[4:]
+    return decode_response(METADATA, version, frame)[1]
 
 
 async def codes(
@@ -340,11 +350,54 @@ async def test_asking_again_for_many_topics_costs_little(asker: Asker) -> None:
     for number in range(100):
         await asker.topic(f"t{number}", partitions=10)
     request = MetadataRequest(topics=None)
-    first = await ask(asker, request, handler=handler)
-    again = await ask(asker, request, handler=handler)
+    first = await asker.ask(METADATA, handler, request)
+    again = await asker.ask(METADATA, handler, request)
 
     assert len(again.topics) == 100
+    assert all(isinstance(topic, ReadyMetadataTopic) for topic in again.topics)
     assert all(old is new for old, new in zip(first.topics, again.topics, strict=True))
+
+
+@pytest.mark.parametrize("version", range(14))
+async def test_bytes_made_before_are_those_that_would_be_made(asker: Asker, version: int) -> None:
+    handler = Metadata(asker.cluster, asker.creation)
+    await asker.topic("t", partitions=3)
+    await asker.topic("u")
+    for request in (MetadataRequest(topics=None), named("t", "missing", "u")):
+        reply = await asker.ask(METADATA, handler, request, version)
+        plain = [
+            MetadataResponseTopic(
+                *(getattr(topic, field) for field in MetadataResponseTopic.__struct_fields__)
+            )
+            for topic in reply.topics
+        ]
+        unprepared = msgspec.structs.replace(reply, topics=plain)
+        assert encode_response(METADATA, version, 1, reply) == encode_response(
+            METADATA, version, 1, unprepared
+        )
+
+
+async def test_bytes_are_kept_for_a_few_versions_only(asker: Asker) -> None:
+    handler = Metadata(asker.cluster, asker.creation)
+    await asker.topic("t")
+    for version in range(14):
+        assert [topic.name for topic in (await ask(asker, named("t"), version, handler=handler)).topics] == [
+            "t"
+        ]
+    assert len(handler._topics._ready) == VERSIONS_READY_MAX
+
+
+async def test_what_one_may_see_is_not_kept_for_another(asker: Asker) -> None:
+    handler = Metadata(asker.cluster, asker.creation)
+    await asker.topic("open")
+    await asker.topic("secret")
+    for authorizer, names in (
+        (ALLOW_EVERYTHING, ["open", "secret"]),
+        (denying("secret"), ["open"]),
+        (ALLOW_EVERYTHING, ["open", "secret"]),
+    ):
+        reply = await ask(asker, MetadataRequest(topics=None), 13, authorizer, handler)
+        assert [topic.name for topic in reply.topics] == names
 
 
 async def test_what_is_kept_ready_for_deleted_topics_is_dropped(asker: Asker) -> None:
@@ -358,3 +411,4 @@ async def test_what_is_kept_ready_for_deleted_topics_is_dropped(asker: Asker) ->
 
     await ask(asker, named("stays"), handler=handler)
     assert len(handler._topics._entries) <= 2
+    assert all(len(ready) <= 2 for ready in handler._topics._ready.values())

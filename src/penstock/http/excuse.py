@@ -1,0 +1,56 @@
+"""The answer over HTTP when what should answer cannot be loaded.
+
+It needs nothing but asyncio: /health/live says that the process lives, and everything else is 503
+with the reason. Each connection gets one answer and is closed.
+"""
+
+import asyncio
+import json
+import socket
+from contextlib import suppress
+from typing import Final
+
+from penstock.http.readiness import Readiness
+
+HEAD_BYTES_MAX: Final = 8 * 1024
+ANSWER_SECONDS_MAX: Final = 5.0
+_LIVE: Final = b"/health/live"
+
+
+class Excuse:
+    def __init__(self, readiness: Readiness) -> None:
+        self._readiness = readiness
+        self._server: asyncio.Server | None = None
+
+    async def answer(self, listening: socket.socket) -> None:
+        self._server = await asyncio.start_server(self._answer, sock=listening, limit=HEAD_BYTES_MAX)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A peer that sends no request, too long a one or leaves has no answer coming.
+        with suppress(TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(response(head, self._readiness()))
+                await writer.drain()
+        writer.close()
+
+
+def response(head: bytes, reason: str | None) -> bytes:
+    """What is said to a request, its body left out of account."""
+    _, _, rest = head.partition(b" ")
+    target = rest.partition(b" ")[0].partition(b"?")[0]
+    status, content = b"503 Service Unavailable", {"status": "not ready", "reason": reason}
+    if target == _LIVE:
+        status, content = b"200 OK", {"status": "live"}
+    body = json.dumps(content).encode()
+    fields = (
+        b"HTTP/1.1 " + status,
+        b"Content-Type: application/json; charset=utf-8",
+        b"Content-Length: %d" % len(body),
+        b"Connection: close",
+    )
+    return b"\r\n".join((*fields, b"", body))

@@ -1,0 +1,97 @@
+"""What a checkpoint writes, noted on the event loop and rendered by the thread that writes it.
+
+A plan refers to the log's own indexes and producers instead of holding their bytes: to render those
+of many partitions would take longer than the loop may stand still. Both only ever grow behind the
+counts that the plan holds, so the loop goes on appending meanwhile.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.host.disk import Stored
+from penstock.log.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
+from penstock.log.offset_index import OffsetIndex
+from penstock.log.producers import Producer, render_snapshot
+from penstock.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
+from penstock.log.time_index import TimeIndex
+from penstock.types import Offset
+
+
+class IndexWrite(NamedTuple):
+    """Entries that are not on disk yet."""
+
+    path: str
+    entries: OffsetIndex | TimeIndex
+    first_entry: int
+    end_entry: int
+    entry_bytes: int
+
+    @property
+    def position(self) -> int:
+        return self.first_entry * self.entry_bytes
+
+    def render(self) -> bytes:
+        return self.entries.to_bytes(self.first_entry, self.end_entry)
+
+
+class CoveredSegment(NamedTuple):
+    """With the number of entries of its two indexes that are on disk after the checkpoint."""
+
+    segment: Segment
+    entries: int
+    time_entries: int
+
+
+class IndexPlan(NamedTuple):
+    writes: Sequence[IndexWrite]
+    rebuilt: Sequence[IndexWrite]
+    """Whole indexes whose files were lost or damaged: replaced, for nothing in them can be kept."""
+    covered: Sequence[CoveredSegment]
+
+
+class Checkpoint(NamedTuple):
+    """Carried out once the log is flushed to the recovery point: index writes, their sync, then the
+    small files. The snapshot's name is what makes the recovery point true, so it comes last."""
+
+    indexes: IndexPlan
+    small_files: Sequence[Stored]
+    producers: Sequence[Producer]
+    snapshot_path: str
+    recovery_point: Offset
+
+    def render_stored(self) -> list[Stored]:
+        """What is replaced, in the order it must become durable. Takes long: not for the loop."""
+        rebuilt = [Stored(write.path, write.render()) for write in self.indexes.rebuilt]
+        return [*rebuilt, *self.small_files, Stored(self.snapshot_path, render_snapshot(self.producers))]
+
+
+def plan_indexes(segments: Sequence[Segment], rebuilt: Sequence[Segment]) -> IndexPlan:
+    """The entries of the newest segments that are not on disk, and all of those made anew."""
+    growing: list[Segment] = []
+    for segment in reversed(segments):
+        if segment.indexes_stored and segment is not segments[-1]:
+            break
+        if segment.size_bytes and segment.has_index and segment not in rebuilt:
+            growing.append(segment)
+    return IndexPlan(
+        writes=[write for segment in growing for write in _writes(segment)],
+        rebuilt=[write for segment in rebuilt for write in _writes(segment)],
+        covered=[
+            CoveredSegment(segment, len(segment.index), len(segment.time_index))
+            for segment in (*growing, *rebuilt)
+        ],
+    )
+
+
+def _writes(segment: Segment) -> list[IndexWrite]:
+    """Both indexes, from the first entry that is not on disk to the last there is now."""
+    index, times = segment.index, segment.time_index
+    return [
+        IndexWrite(
+            segment.path(INDEX_SUFFIX), index, segment.index_entries_stored, len(index), INDEX_ENTRY_BYTES
+        ),
+        IndexWrite(
+            segment.path(TIME_INDEX_SUFFIX), times, segment.time_entries_stored, len(times), TIME_ENTRY_BYTES
+        ),
+    ]

@@ -1,0 +1,24 @@
+"""What all logs of a broker hold together, each kind up to a number or a size.
+
+A log alone is bounded by its settings; thousands of them are bounded here.
+"""
+
+from typing import NamedTuple
+
+from penstock.host.disk import Disk
+from penstock.limits import INDEX_BYTES_KEPT_MAX, PRODUCERS_MAX
+from penstock.log.index_shelf import IndexShelf
+from penstock.log.open_files import OpenFiles
+from penstock.log.producers import ProducerRoll
+
+
+class SharedBounds(NamedTuple):
+    indexes: IndexShelf
+    files: OpenFiles
+    producers: ProducerRoll
+
+    @classmethod
+    def on(cls, disk: Disk) -> "SharedBounds":
+        return cls(
+            IndexShelf(INDEX_BYTES_KEPT_MAX), OpenFiles(disk.open_files_max), ProducerRoll(PRODUCERS_MAX)
+        )

@@ -1,0 +1,79 @@
+"""The answer to most produce requests, packed with one call: one partition, nothing to complain about.
+
+Its bytes are those that `encode_response` makes, at a third of the cost. Everything but the offsets
+is the same for every answer about a topic, so the layout is kept with the topic's name or id.
+
+Rule 1: what does not have this form is not encoded here: the general encoder is always right.
+Rule 2: at most TOPICS_KEPT_MAX layouts are kept.
+"""
+
+from collections.abc import Callable
+from struct import Struct as Layout
+from typing import Final, NamedTuple
+
+from penstock.protocol.encoders import varint_bytes
+from penstock.protocol.messages.produce import PRODUCE, PartitionProduceResponse, ProduceResponse
+
+TOPICS_KEPT_MAX: Final = 1024
+TOPIC_IDS_SINCE: Final = 13
+_SIZE_BYTES: Final = 4
+_ONE: Final = 2
+"""The compact length of an array of one, which is one too large."""
+_EMPTY: Final = 1
+_NULL: Final = 0
+_FLEXIBLE: Final = PRODUCE.flexible or 0
+_NO_LEADER: Final = PartitionProduceResponse().current_leader
+
+
+class _Form(NamedTuple):
+    pack: Callable[..., bytes]
+    size: int
+    """Of the frame without the four bytes that tell it."""
+    topic: bytes
+
+
+_forms: dict[str | bytes, _Form] = {}
+
+
+def plain_reply(version: int, correlation_id: int, reply: ProduceResponse) -> bytes | None:
+    """A complete frame. None: this reply has another form."""
+    topics = reply.responses
+    if version < _FLEXIBLE or len(topics) != 1 or reply.node_endpoints:
+        return None
+    topic = topics[0]
+    answers = topic.partition_responses
+    if len(answers) != 1:
+        return None
+    answer = answers[0]
+    if answer.record_errors or answer.error_message is not None or answer.current_leader is not _NO_LEADER:
+        return None
+    key = topic.name if version < TOPIC_IDS_SINCE else topic.topic_id
+    pack, size, encoded = _forms.get(key) or _form(key)
+    return pack(
+        size,
+        correlation_id,
+        _ONE,
+        encoded,
+        _ONE,
+        answer.index,
+        answer.error_code,
+        answer.base_offset,
+        answer.log_append_time_ms,
+        answer.log_start_offset,
+        _EMPTY,
+        _NULL,
+        reply.throttle_time_ms,
+    )
+
+
+def _form(topic: str | bytes) -> _Form:
+    if len(_forms) >= TOPICS_KEPT_MAX:
+        _forms.clear()
+    encoded = topic
+    if isinstance(encoded, str):
+        name = encoded.encode()
+        encoded = varint_bytes(len(name) + 1) + name
+    # A tag section (x) follows the correlation id, the partition, the topic and the whole.
+    layout = Layout(f">iixB{len(encoded)}sBihqqqBBxxix")
+    form = _forms[topic] = _Form(layout.pack, layout.size - _SIZE_BYTES, encoded)
+    return form

@@ -1,0 +1,136 @@
+"""Produce requests that repeat the one before them.
+
+A producer that sends batch after batch to a topic sends the same bytes again and again, all but the
+correlation id, the number of the partition and the records:
+
+    key and version | correlation id | client id ... topic | partition | length | records | tags
+         same             new               same                new       new      new       none
+
+One `unpack` and two comparisons tell such a request, and give what is new in it, at a fifth of the
+cost of decoding it.
+
+Rule 1: what is recalled is what the decoder would have given, or nothing. A request is remembered
+        only if every part of it has the smallest size it can have: so nothing lies in it that is
+        not accounted for here, and equal bytes mean equal fields.
+Rule 2: nothing is remembered that is larger than HEAD_BYTES_MAX.
+"""
+
+from collections.abc import Callable
+from struct import Struct as Layout
+from typing import Any, Final
+
+import msgspec
+
+from penstock.protocol.frames import RequestHeader
+from penstock.protocol.messages.produce import (
+    PRODUCE,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from penstock.protocol.schema import Struct
+from penstock.types import NO_TOPIC_ID, Buffer, TopicId
+
+HEAD_BYTES_MAX: Final = 512
+_SAME_FROM: Final = 8
+_BEFORE_TOPIC_BYTES: Final = 8
+"""No transactional id (1), acks (2), timeout (4), one topic (1)."""
+_ONE_PARTITION_BYTES: Final = 1
+_PARTITION_AND_LENGTH_BYTES: Final = 6
+_NO_TAGS: Final = bytes(3)
+"""Of the partition, of the topic, of the request."""
+_RECORDS_BYTES_MIN: Final = 127
+_RECORDS_BYTES_MAX: Final = 16382
+"""Between these a compact length takes two bytes."""
+_NAME_BYTES_MAX: Final = 126
+_ID_BYTES: Final = 16
+_PRODUCE_KEY: Final = PRODUCE.key
+
+_layouts: dict[int, Callable[[Buffer], tuple[Any, ...]]] = {}
+"""By the size of the head, so at most HEAD_BYTES_MAX of them."""
+
+
+class _Pattern(msgspec.Struct, frozen=True, gc=False):
+    unpack: Callable[[Buffer], tuple[Any, ...]]
+    key_and_version: bytes
+    same: bytes
+    records_at: int
+    version: int
+    client_id: str | None
+    acks: int
+    timeout_ms: int
+    name: str
+    topic_id: TopicId
+
+
+class Repeats:
+    """What one connection asked for last."""
+
+    __slots__ = ("_pattern",)
+
+    def __init__(self) -> None:
+        self._pattern: _Pattern | None = None
+
+    def recall(self, frame: memoryview) -> tuple[RequestHeader, ProduceRequest] | None:
+        """The request in `frame`, if it repeats the remembered one."""
+        pattern = self._pattern
+        if pattern is None or len(frame) <= (records_at := pattern.records_at):
+            return None
+        key_and_version, correlation_id, same, index, low, high = pattern.unpack(frame)
+        if same != pattern.same or key_and_version != pattern.key_and_version:
+            return None
+        if low < 128 or not 0 < high < 128:
+            return None  # the length does not take two bytes
+        end = records_at + low + (high << 7) - 129
+        if frame[end:].tobytes() != _NO_TAGS:
+            return None
+        data = [PartitionProduceData(index, frame[records_at:end])]
+        topics = [TopicProduceData(pattern.name, pattern.topic_id, data)]
+        return (
+            RequestHeader(_PRODUCE_KEY, pattern.version, correlation_id, pattern.client_id),
+            ProduceRequest(None, pattern.acks, pattern.timeout_ms, topics),
+        )
+
+    def remember(self, frame: memoryview, header: RequestHeader, position: int, request: Struct) -> None:
+        """Any request that was just decoded, with the position of its body."""
+        if type(request) is ProduceRequest:
+            index_at = _index_at(frame, header, position, request)
+            self._pattern = None if index_at is None else _pattern(frame, header, request, index_at)
+
+
+def _index_at(frame: memoryview, header: RequestHeader, position: int, request: ProduceRequest) -> int | None:
+    """Where the number of the partition is. None: this request is of another kind."""
+    if not PRODUCE.is_flexible(header.api_version) or request.transactional_id is not None:
+        return None
+    if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
+        return None
+    topic = request.topic_data[0]
+    records = topic.partition_data[0].records
+    name_bytes = len(topic.name.encode())
+    if records is None or name_bytes > _NAME_BYTES_MAX:
+        return None
+    topic_bytes = 1 + name_bytes if topic.topic_id == NO_TOPIC_ID else _ID_BYTES
+    index_at = position + _BEFORE_TOPIC_BYTES + topic_bytes + _ONE_PARTITION_BYTES
+    rest_bytes = _PARTITION_AND_LENGTH_BYTES + len(records) + len(_NO_TAGS)
+    is_smallest = len(frame) == index_at + rest_bytes
+    has_long_length = _RECORDS_BYTES_MIN <= len(records) <= _RECORDS_BYTES_MAX
+    return index_at if is_smallest and has_long_length and index_at <= HEAD_BYTES_MAX else None
+
+
+def _pattern(frame: memoryview, header: RequestHeader, request: ProduceRequest, index_at: int) -> _Pattern:
+    unpack = _layouts.get(index_at)
+    if unpack is None:
+        unpack = _layouts[index_at] = Layout(f">4si{index_at - _SAME_FROM}siBB").unpack_from
+    topic = request.topic_data[0]
+    return _Pattern(
+        unpack=unpack,
+        key_and_version=bytes(frame[:4]),
+        same=bytes(frame[_SAME_FROM:index_at]),
+        records_at=index_at + _PARTITION_AND_LENGTH_BYTES,
+        version=header.api_version,
+        client_id=header.client_id,
+        acks=request.acks,
+        timeout_ms=request.timeout_ms,
+        name=topic.name,
+        topic_id=topic.topic_id,
+    )

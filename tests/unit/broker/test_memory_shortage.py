@@ -1,0 +1,260 @@
+"""Memory runs short: frames get it in steps, who stalls is ended for who waits, and all is given back."""
+
+import asyncio
+
+import pytest
+
+from penstock.broker.memory import MemoryBudget
+from penstock.broker.server import Server
+from penstock.config.broker import BrokerConfig
+from penstock.limits import (
+    DECODED_BYTES_MAX,
+    DECODED_BYTES_PER_BYTE,
+    DECODED_REQUEST_BYTES,
+    FRAME_BYTES_PER_SECOND_MIN,
+    FRAME_FIRST_BYTES,
+    FRAME_STEP_BYTES,
+    MEMORY_GRACE_MS,
+)
+from penstock.observability.logs import Silence
+from penstock.security.access import AllowEverything
+from tests.unit.broker.test_broker_connection import (
+    IN_FLIGHT_BYTES_MAX,
+    REQUEST_BYTES_MAX,
+    Client,
+    Wiring,
+    ask,
+    half_of,
+    turn,
+)
+
+SMALL_TOTAL = IN_FLIGHT_BYTES_MAX // 2
+
+
+class Hall:
+    """Connections with a server that ends some of them for others, when the test says so."""
+
+    def __init__(self) -> None:
+        self.world = Wiring()
+        self.server = Server(self.world.shared, BrokerConfig.of().network, AllowEverything(), Silence())
+        self.clients: list[Client] = []
+
+    def client(self) -> Client:
+        client = Client(self.world)
+        self.clients.append(client)
+        self.server._connections.add(client.connection)
+        return client
+
+    def relieve(self, budget: MemoryBudget, later_ms: int = 0) -> list[Client]:
+        """What a relief at that time ends; the transports then say goodbye."""
+        now = asyncio.get_running_loop().time() + later_ms / 1000
+        self.server._relieve_one(budget, budget.wanted_bytes, now)
+        ended = [client for client in self.clients if client.transport.ending == "aborted"]
+        for client in ended:
+            self.clients.remove(client)
+            self.server._connections.discard(client.connection)
+            client.leaves()
+        return ended
+
+
+def fill(hall: Hall) -> list[Client]:
+    """Two that announce much and stall take all there is."""
+    stalled = [hall.client() for _ in range(2)]
+    for client in stalled:
+        client.receives(half_of(REQUEST_BYTES_MAX))
+    return stalled
+
+
+async def test_in_a_shortage_a_frame_is_given_memory_as_it_comes() -> None:
+    world = Wiring(in_flight_bytes_max=20 * FRAME_FIRST_BYTES)
+    world.shared.small_frames.take(8 * FRAME_FIRST_BYTES)
+    client = Client(world)
+    before = world.shared.small_frames.free_bytes
+    client.receives(half_of(REQUEST_BYTES_MAX, 10))
+    assert before - world.shared.small_frames.free_bytes == FRAME_STEP_BYTES
+    client.receives(bytes(FRAME_STEP_BYTES))
+    assert before - world.shared.small_frames.free_bytes < 10 * FRAME_STEP_BYTES
+    request = ask("now-" + "x" * 30_000)
+    other = Client(world)
+    for start in range(0, len(request), 1_000):
+        other.receives(request[start : start + 1_000])
+    assert len(other.replies()) == 1
+
+
+async def test_who_stalls_is_ended_for_who_waits_and_not_before_its_grace() -> None:
+    hall = Hall()
+    stalled = fill(hall)
+    patient = hall.client()
+    request = ask("now-" + "x" * 9_000)
+    taken = patient.receives(request)
+    assert not patient.transport.reading
+    budget = hall.world.shared.small_frames
+    assert hall.relieve(budget, MEMORY_GRACE_MS - 100) == []
+    ended = hall.relieve(budget, MEMORY_GRACE_MS + 100)
+    assert len(ended) == 1
+    assert ended[0] in stalled
+    await turn()
+    patient.receives(request[taken:])
+    assert len(patient.replies()) == 1
+    assert "memory was short" in (ended[0].complaints[0] or "")
+
+
+async def test_who_has_held_most_for_longest_is_ended_first() -> None:
+    hall = Hall()
+    little, much = hall.client(), hall.client()
+    little.receives(half_of(50_000))
+    much.receives(half_of(REQUEST_BYTES_MAX))
+    budget = hall.world.shared.small_frames
+    budget.overdraw(budget.free_bytes)
+    hall.client().receives(half_of(50_000))
+    assert hall.relieve(budget, 2 * MEMORY_GRACE_MS) == [much]
+
+
+async def test_who_sends_steadily_is_not_ended() -> None:
+    hall = Hall()
+    steady = hall.client()
+    steady.receives(half_of(REQUEST_BYTES_MAX, FRAME_FIRST_BYTES - 4))
+    steady.receives(bytes(FRAME_BYTES_PER_SECOND_MIN))
+    second = hall.client()
+    second.receives(half_of(REQUEST_BYTES_MAX, FRAME_FIRST_BYTES - 4))
+    assert not second.transport.reading
+    budget = hall.world.shared.large_frames
+    assert hall.relieve(budget, 900) == []
+    assert hall.relieve(budget, 2_000) == [steady]
+
+
+async def test_when_all_wait_for_each_other_the_first_goes_on() -> None:
+    hall = Hall()
+    budget = hall.world.shared.small_frames
+    budget.take(budget.free_bytes)
+    first, second = hall.client(), hall.client()
+    for client in (first, second):
+        client.receives(half_of(50_000))
+    assert not first.transport.reading
+    assert hall.relieve(budget) == []
+    await turn()
+    assert first.transport.reading
+    assert not second.transport.reading
+
+
+async def test_a_shortage_is_relieved_without_anybody_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.broker.server.MEMORY_RELIEF_MS", 1)
+    monkeypatch.setattr("penstock.broker.frame_memory.MEMORY_GRACE_MS", 2)
+    hall = Hall()
+    stalled = fill(hall)
+    hall.client().receives(half_of(50_000))
+    ended = asyncio.Event()
+    for client in stalled:
+        client.transport.abort = ended.set  # type: ignore[method-assign]
+    async with asyncio.timeout(5):
+        await ended.wait()
+
+
+async def test_a_refused_connection_gives_back_what_it_held_although_its_replies_are_not_taken() -> None:
+    world = Wiring()
+    client = Client(world)
+    client.transport.takes_everything = False
+    client.receives(ask("now") + half_of(REQUEST_BYTES_MAX))
+    assert world.shared.small_frames.free_bytes < SMALL_TOTAL
+    client.connection.refuse("for a test")
+    assert world.shared.small_frames.free_bytes == SMALL_TOTAL
+    client.connection.check(asyncio.get_running_loop().time() + 3600, -1)
+    assert client.transport.ending == "aborted", "who takes no replies is not waited for for ever"
+
+
+# Requests that wait for their answer
+
+
+@pytest.fixture
+def small_decoded(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Room for about ten requests."""
+    total = 10 * (DECODED_REQUEST_BYTES + DECODED_BYTES_PER_BYTE * 50)
+    monkeypatch.setattr("penstock.broker.memory.DECODED_BYTES_MAX", total)
+    return total
+
+
+async def test_a_request_is_counted_until_it_is_answered_or_given_up() -> None:
+    world = Wiring()
+    free = DECODED_BYTES_MAX
+    assert world.shared.decoded.free_bytes == free
+    client, leaving = Client(world), Client(world)
+    client.receives(ask("later-1"))
+    charged = free - world.shared.decoded.free_bytes
+    assert charged == DECODED_REQUEST_BYTES + DECODED_BYTES_PER_BYTE * (len(ask("later-1")) - 4)
+    leaving.receives(ask("later-2"))
+    world.finish("later-1")
+    leaving.leaves()
+    assert world.shared.decoded.free_bytes == free
+    client.receives(ask("wait"))
+    assert world.shared.decoded.free_bytes < free
+    await turn()
+    assert world.shared.decoded.free_bytes == free
+    client.receives(ask("now"))
+    assert world.shared.decoded.free_bytes == free
+
+
+async def test_while_too_many_wait_no_request_is_looked_at_and_then_all_are(small_decoded: int) -> None:
+    world = Wiring()
+    greedy, other, begun = Client(world), Client(world), Client(world)
+    in_pieces = ask("now-" + "x" * 9_000)
+    begun.receives(in_pieces[:3_000])
+    number = 0
+    while world.shared.decoded.free_bytes >= 0:
+        greedy.receives(ask(f"later-{number}"))
+        number += 1
+    other.receives(ask("now"))
+    assert other.replies() == []
+    begun.receives(in_pieces[3_000:])
+    assert begun.replies() == []
+    for name in list(world.waiting):
+        world.finish(name)
+    await turn()
+    assert len(other.replies()) == 1
+    assert len(begun.replies()) == 1
+    assert world.shared.decoded.free_bytes == small_decoded
+    assert world.shared.small_frames.free_bytes == SMALL_TOTAL
+
+
+async def test_who_keeps_many_requests_waiting_is_ended_for_who_waits(small_decoded: int) -> None:
+    hall = Hall()
+    modest, greedy, honest = hall.client(), hall.client(), hall.client()
+    modest.receives(ask("later-modest"))
+    number = 0
+    while hall.world.shared.decoded.free_bytes >= 0:
+        greedy.receives(ask(f"later-{number}"))
+        number += 1
+    honest.receives(ask("now"))
+    budget = hall.world.shared.decoded
+    assert hall.relieve(budget) == []
+    assert hall.relieve(budget, MEMORY_GRACE_MS + 100) == [greedy]
+    await turn()
+    assert len(honest.replies()) == 1
+    assert len(hall.world.abandoned) == number
+
+
+async def test_work_that_has_not_begun_when_its_client_leaves_never_begins() -> None:
+    world = Wiring()
+    begun: list[str] = []
+    ordinary = world.reply_of
+
+    def note(name: str) -> object:
+        begun.append(name)
+        return ordinary(name)
+
+    world.reply_of = note  # type: ignore[assignment]
+    client = Client(world)
+    client.receives(ask("wait-1") + ask("wait-2"))
+    client.leaves()
+    await turn()
+    await turn()
+    assert begun == []
+    assert world.bugs == []
+    assert world.shared.decoded.free_bytes == DECODED_BYTES_MAX
+
+
+async def test_what_tls_hands_on_after_the_end_is_not_looked_at() -> None:
+    client = Client(Wiring())
+    client.connection.refuse("for a test")
+    client.transport.ending = None
+    client.receives(ask("now"))
+    assert client.replies() == []
