@@ -159,7 +159,7 @@ def _metadata_routes(router: Router, parts: Parts) -> list[Route]:
     return [
         Route(API_VERSIONS, ApiVersions(router.supported)),
         Route(METADATA, Metadata(cluster, creation)),
-        Route(FIND_COORDINATOR, FindCoordinator(cluster, parts.groups)),
+        Route(FIND_COORDINATOR, FindCoordinator(cluster, parts.groups.ensure_topic)),
         Route(CREATE_TOPICS, CreateTopics(cluster, creation)),
         Route(DELETE_TOPICS, DeleteTopics(cluster)),
         Route(CREATE_PARTITIONS, CreatePartitions(cluster)),

@@ -16,12 +16,11 @@ Differs from Kafka
     waits for it.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import GroupCoordinator
 from penstock.coordinator.placement import shard_of
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.image import GROUP_TOPIC, ClusterImage
@@ -46,22 +45,24 @@ class _Found(NamedTuple):
 
 
 class FindCoordinator:
-    def __init__(self, cluster: Cluster, groups: GroupCoordinator) -> None:
+    def __init__(self, cluster: Cluster, create_group_topic: Callable[[], Awaitable[None]]) -> None:
         self._cluster = cluster
-        self._groups = groups
+        self._create_group_topic = create_group_topic
 
     def __call__(
         self, request: FindCoordinatorRequest, context: RequestContext
     ) -> FindCoordinatorResponse | Coroutine[Any, Any, FindCoordinatorResponse]:
         if request.key_type == GROUP and GROUP_TOPIC not in self._cluster.image.topics:
-            return self._create_and_answer(request, context)
+            keys = request.coordinator_keys if context.version >= MANY_KEYS_FROM else [request.key]
+            if not context.denied.issuperset(keys):
+                return self._create_and_answer(request, context)
         return self._answer(request, context)
 
     async def _create_and_answer(
         self, request: FindCoordinatorRequest, context: RequestContext
     ) -> FindCoordinatorResponse:
         try:
-            await self._groups.ensure_topic()
+            await self._create_group_topic()
         except ApiError as problem:
             found = _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC}: {problem}")
             return _response(request, context, lambda key: found)
