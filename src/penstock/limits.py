@@ -50,6 +50,8 @@ GROUP_RATE_WINDOW_MS = 1 * MINUTE_MS
 GROUP_RATE_PARTITIONS_MAX = 20_000
 # Groups that are looked at in one turn of the loop when somebody asks how far all of them have come.
 GROUPS_REPORTED_PER_TURN = 20
+# Such questions that are answered at once; others wait their turn.
+GROUP_REPORTS_AT_ONCE = 4
 # The age of a record that waits is read from the log: so many at once, so many kept, for so long.
 RECORD_TIMES_READ_AT_ONCE = 64
 RECORD_TIMES_KEPT_MAX = 20_000

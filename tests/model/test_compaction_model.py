@@ -205,4 +205,4 @@ def _first_record(log: PartitionLog, start: int, limit: int) -> Record | None:
 
 
 TestCompaction = CompactionMachine.TestCase
-TestCompaction.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestCompaction.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -85,4 +85,11 @@ GAPS: tuple[Gap, ...] = (
     Gap("G22", "describe-configs/*", "*.synonyms.*", kafka=ABSENT),
     Gap("G23", "describe-configs/*twice*"),
     Gap("G24", "produce-compacted/no key and from the future", "*.record_errors.*"),
+    Gap("G25", "join-group/refused groups", "groups.refused.group_state", kafka="Empty", penstock="Dead"),
+    Gap("G25", "join-group/refused groups", "groups.refused.error_code", kafka="0", penstock="69"),
+    Gap("G25", "join-group/its new protocol", "groups.lone.*", kafka="PreparingRebalance", penstock="Stable"),
+    Gap("G25", "join-group/its new protocol", "groups.lone.protocol_data", kafka="", penstock="range"),
+    Gap("G25", "join-group/its new protocol", "groups.lone.members.*.member_metadata", kafka=""),
+    Gap("G26", "join-group/empty instance"),
+    Gap("G27", "offset-delete/of a group whose metadata cannot be read"),
 )

@@ -21,7 +21,7 @@ from penstock.groups.groups import Groups
 from penstock.groups.lag import OFFLINE, LogSpan, PartitionLag, Totals, lag_of, records_behind, totals_of
 from penstock.groups.status import GroupStatus
 from penstock.host.clock import Clock
-from penstock.limits import GROUPS_REPORTED_PER_TURN
+from penstock.limits import GROUP_REPORTS_AT_ONCE, GROUPS_REPORTED_PER_TURN
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
 from penstock.types import Offset, TopicPartition
@@ -68,6 +68,8 @@ class GroupReports:
         self._partitions = partitions
         self._times = times
         self._clock = clock
+        self._turns = asyncio.Semaphore(GROUP_REPORTS_AT_ONCE)
+        """For questions about many groups, whose answers take memory until they are sent."""
 
     # Questions
 
@@ -83,18 +85,20 @@ class GroupReports:
             names = (name for name in state.names() if name.startswith(prefix) and name > after)
             return heapq.nsmallest(limit + 1, names)
 
-        found, refusals = await self._names(wanted)
-        if refusals:
-            raise ApiError(refusals[0], "groups are being loaded")
-        names = heapq.nsmallest(limit + 1, found)
-        next_after = names[limit - 1] if len(names) > limit else None
-        return Page([report async for report in self._reports(names[:limit])], next_after)
+        async with self._turns:
+            found, refusals = await self._names(wanted)
+            if refusals:
+                raise ApiError(refusals[0], "groups are being loaded")
+            names = heapq.nsmallest(limit + 1, found)
+            next_after = names[limit - 1] if len(names) > limit else None
+            return Page([report async for report in self._reports(names[:limit])], next_after)
 
     async def survey(self, partitions_max: int) -> Survey:
         """Every group if so many partitions are enough for that, else those that are furthest behind."""
-        names, refusals = await self._names(lambda state, now: list(state.names()))
-        chosen = await self._chosen(names, partitions_max)
-        reports = [report async for report in self._reports(chosen)]
+        async with self._turns:
+            names, refusals = await self._names(lambda state, now: list(state.names()))
+            chosen = await self._chosen(names, partitions_max)
+            reports = [report async for report in self._reports(chosen)]
         return Survey(reports, len(names) - len(chosen), len(refusals))
 
     # Choosing

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from penstock.cli.command import client_command, examples, topic_names
+from penstock.cli.command import client_command, examples, group_names, topic_names
 from penstock.cli.record_output import Form, Forms, Incoming, formatter
 from penstock.errors import CommandFailed
 
@@ -92,8 +92,9 @@ def consume(
     group: Annotated[
         str | None,
         typer.Option(
+            callback=group_names,
             help="Read as a member of this group and commit what was printed. --from says where "
-            "to begin if nothing is committed."
+            "to begin if nothing is committed.",
         ),
     ] = None,
     protocol: Annotated[
@@ -207,6 +208,9 @@ class Reader:
         self._check_heard(bool(messages))
         return records
 
+    def printed(self, records: Sequence[Incoming]) -> None:
+        """Nobody's place is kept here."""
+
     def close(self) -> None:
         if self._consumer is not None:
             self._consumer.close()
@@ -292,6 +296,7 @@ def _read(reader: "Reader | GroupReader", written: Callable[[Incoming], bytes], 
             if records:
                 output.write(b"".join(map(written, records)))
                 output.flush()
+                reader.printed(records)
     except KeyboardInterrupt:
         if not follows:  # somebody did not want to wait for the end
             raise

@@ -4,10 +4,11 @@ A record is committed after it was printed: whoever is interrupted sees a record
 at all. Unless it follows, it ends when it has read to the end every partition that it was given.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.cli.record_output import Incoming
-from penstock.errors import CommandFailed
+from penstock.errors import CommandFailed, ErrorCode
 
 if TYPE_CHECKING:
     from penstock.cli.connection import Broker
@@ -18,6 +19,14 @@ _PROTOCOLS: Final = {
     "classic": {"group.protocol": "classic", "partition.assignment.strategy": "cooperative-sticky"},
     "consumer": {"group.protocol": "consumer"},
 }
+
+
+_WHILE_OTHERS_JOIN: Final = (
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.STALE_MEMBER_EPOCH,
+)
 
 
 class Membership(NamedTuple):
@@ -37,28 +46,35 @@ class GroupReader:
         self._topic = topic
         self._left = maximum
         self._follows = follows
-        self._is_assigned = False
+        self._held: set[int] | None = None
+        """Partitions that are ours; None before the group has decided for the first time."""
         self._open: set[int] = set()
-        """Partitions that are ours and not yet read to their end."""
+        """Those that are not yet read to their end."""
         self._uncommitted: dict[int, int] = {}
         self._consumer = self._new_consumer(broker, membership)
 
     @property
     def is_done(self) -> bool:
-        has_read_all = self._is_assigned and not self._open and not self._follows
+        has_read_all = self._held is not None and not self._open and not self._follows
         return has_read_all or self._left == 0
 
     def next_records(self) -> list[Incoming]:
-        """What was given out before has been printed: now it may be committed."""
-        self._commit()
+        from penstock.cli.consume import incoming
+
         messages = self._consumer.consume(min(RECORDS_AT_ONCE, self._left or RECORDS_AT_ONCE), WAIT_S)
-        records = [self._taken(message) for message in messages if not self._is_event(message)]
+        records = [incoming(message) for message in messages if not self._is_event(message)]
         if self._left is not None:
             self._left -= len(records)
         return records
 
-    def close(self) -> None:
+    def printed(self, records: Sequence[Incoming]) -> None:
+        """Commit them, but for partitions that were taken from us meanwhile: they are another's to commit."""
+        for record in records:
+            if record.partition in (self._held or ()):
+                self._uncommitted[record.partition] = record.offset + 1
         self._commit()
+
+    def close(self) -> None:
         self._consumer.close()
 
     def _new_consumer(self, broker: "Broker", membership: Membership) -> Any:
@@ -76,21 +92,18 @@ class GroupReader:
             )
         )
         consumer.subscribe(
-            [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+            [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
         )
         return consumer
 
     def _assigned(self, consumer: Any, partitions: list[Any]) -> None:
-        self._is_assigned = True
-        self._open.update(partition.partition for partition in partitions)
+        numbers = {partition.partition for partition in partitions}
+        self._held = (self._held or set()) | numbers
+        self._open |= numbers
 
     def _revoked(self, consumer: Any, partitions: list[Any]) -> None:
-        """Whoever reads them next goes on where we were."""
-        self._commit()
-        self._lost(consumer, partitions)
-
-    def _lost(self, consumer: Any, partitions: list[Any]) -> None:
         for partition in partitions:
+            self._held = (self._held or set()) - {partition.partition}
             self._open.discard(partition.partition)
             self._uncommitted.pop(partition.partition, None)
 
@@ -105,12 +118,6 @@ class GroupReader:
         self._open.discard(message.partition())
         return True
 
-    def _taken(self, message: Any) -> Incoming:
-        from penstock.cli.consume import incoming
-
-        self._uncommitted[message.partition()] = message.offset() + 1
-        return incoming(message)
-
     def _commit(self) -> None:
         from confluent_kafka import KafkaException, TopicPartition
 
@@ -119,10 +126,12 @@ class GroupReader:
         offsets = [
             TopicPartition(self._topic, number, offset) for number, offset in self._uncommitted.items()
         ]
-        self._uncommitted = {}
         try:
             self._consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as refusal:
+            if refusal.args[0].code() in _WHILE_OTHERS_JOIN:
+                return  # it goes with the next one, if the partitions are still ours then
             raise CommandFailed(
                 f"what was printed last was not committed, and will be read again: {refusal.args[0].str()}."
             ) from refusal
+        self._uncommitted = {}

@@ -7,12 +7,19 @@ protocol: `describe` asks over HTTP.
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import typer
 
-from penstock.cli.command import TIMEOUT_S_DEFAULT, client_command, examples, new_app
+from penstock.cli.command import (
+    TIMEOUT_S_DEFAULT,
+    client_command,
+    examples,
+    group_names,
+    new_app,
+    topic_names,
+)
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
@@ -22,27 +29,20 @@ if TYPE_CHECKING:
     from penstock.cli.times import Place
     from penstock.types import TopicPartition
 
-GROUP_NAME_BYTES_MAX = 32_767
 URL_DEFAULT = "http://127.0.0.1:8080"
 
 
-def _group_names(given: Any) -> Any:
-    """What no group can be called is refused before anybody is asked."""
-    for name in [given] if isinstance(given, str) else given or ():
-        try:
-            size = len(name.encode())
-        except UnicodeEncodeError:
-            raise typer.BadParameter(f"{name!a} cannot be the name of a group: it is not UTF-8") from None
-        if not 1 <= size <= GROUP_NAME_BYTES_MAX:
-            raise typer.BadParameter(f"the name of a group has 1 to {GROUP_NAME_BYTES_MAX} bytes")
-    return given
+EXAMPLES = examples(
+    ("Which groups there are", "penstock group list"),
+    ("How far one is behind", "penstock group describe billing"),
+    ("Read the last hour again", "penstock group reset billing --to 1h"),
+)
 
-
-Group = Annotated[str, typer.Argument(metavar="GROUP", callback=_group_names, help="The group.")]
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", callback=_group_names, help="The groups.")]
+Group = Annotated[str, typer.Argument(metavar="GROUP", callback=group_names, help="The group.")]
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", callback=group_names, help="The groups.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-group_app = new_app(help="List, describe, reset and delete consumer groups.")
+group_app = new_app(help="List, describe, reset and delete consumer groups.", epilog=EXAMPLES)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -156,6 +156,7 @@ def reset(
         list[str] | None,
         typer.Option(
             metavar="TOPIC[:P,...]",
+            callback=topic_names,
             help="Only this topic, or some of its partitions. May be repeated. "
             "Default: all partitions that the group has committed.",
         ),
@@ -311,4 +312,4 @@ def _print_moves(
     if members and dry_run:
         note(f"the group has {counted(len(members), 'member')}: this would be refused without --force")
     elif members:
-        note(f"removed {counted(len(members), 'member')}, which rejoin by themselves and go on from there")
+        note(f"removed {counted(len(members), 'member')}: whoever still runs rejoins and goes on from there")

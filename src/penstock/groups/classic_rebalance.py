@@ -147,6 +147,9 @@ def _begin_syncing(surroundings: Surroundings, group: ClassicGroup, now: Now) ->
 def _interrupt_syncs(surroundings: Surroundings, group: ClassicGroup, now: Now) -> list[Reply]:
     """There will be no assignment in this generation."""
     surroundings.timers.cancel(sync_key(group))
+    if group.state is ClassicState.COMPLETING:
+        for member in group.members.values():
+            member.assignment = b""  # that of an earlier generation, which this one has ended
     group.pending_syncs.clear()
     syncing, group.syncing = group.syncing, {}
     for member_id in syncing:

@@ -43,6 +43,7 @@ from penstock.groups.migration import (
     emptied,
 )
 from penstock.groups.surroundings import Surroundings
+from penstock.limits import SHORT_MAX
 from penstock.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from penstock.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from penstock.protocol.messages.leave_group import (
@@ -56,6 +57,8 @@ from penstock.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRes
 _MEMBER_ID_REQUIRED_FROM: Final = 4
 _REBALANCE_TIMEOUT_FROM: Final = 1
 _MANY_MEMBERS_FROM: Final = 3
+INSTANCE_ID_CHARACTERS_MAX: Final = 249
+"""As in classic groups, which this one may become."""
 
 
 # JoinGroup
@@ -103,12 +106,17 @@ def _check_join(surroundings: Surroundings, group: ConsumerGroup, request: JoinG
     if not classic.session_ms_min <= request.session_timeout_ms <= classic.session_ms_max:
         limits = f"{classic.session_ms_min} to {classic.session_ms_max} ms"
         raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT, f"a session takes {limits}")
-    if request.group_instance_id == "":
-        raise ApiError(ErrorCode.INVALID_REQUEST, "an instance id is not empty")
+    instance_id = request.group_instance_id
+    if instance_id is not None and not 0 < len(instance_id) <= INSTANCE_ID_CHARACTERS_MAX:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "an instance id has 1 to 249 characters")
+    if len(request.member_id.encode()) > SHORT_MAX:
+        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "the member id is too long")
     if not (config.consumer.upgrade_allowed or config.consumer.downgrade_allowed):
         detail = f"{group.group_id} is a consumer group; the migration policy allows no other members"
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail)
     names = {protocol.name for protocol in request.protocols}
+    if any(len(name.encode()) > SHORT_MAX for name in names):
+        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the name of a protocol is too long")
     if request.protocol_type != PROTOCOL_TYPE or not group.supports_classic(names):
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{group.group_id} has no protocol in common")
 

@@ -42,8 +42,7 @@ def remove(
 ) -> Settled:
     """Forget these members. If only those of the classic protocol remain, the group is theirs again."""
     leaving = {member.member_id for member in members}
-    was_mixed = group.classic_count < len(group.members)
-    if was_mixed and can_downgrade(surroundings, group, leaving):
+    if can_downgrade(surroundings, group, leaving):
         remaining = [member for member_id, member in group.members.items() if member_id not in leaving]
         classic, records = downgraded(surroundings, group, remaining, now)
         return Settled(classic, Outcome(records) + prepare(surroundings, classic, reason, now))

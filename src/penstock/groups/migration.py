@@ -52,6 +52,7 @@ from penstock.groups.consumer_records import (
 from penstock.groups.consumer_target import topics_hash
 from penstock.groups.records import GroupMetadataKey, UnknownKey, decode_key, decode_value, encode_key
 from penstock.groups.surroundings import Surroundings, Topics
+from penstock.limits import GROUP_METADATA_BYTES_MAX
 from penstock.types import TopicId
 
 Group = ClassicGroup | ConsumerGroup
@@ -83,6 +84,8 @@ def upgraded(surroundings: Surroundings, classic: ClassicGroup, now: Now) -> Upg
         # The group must be complete for whoever joins it now. Replaying them again changes nothing.
         for record in records[1:]:
             replay(group, record, now.wall_ms)
+        if group.weight_bytes > GROUP_METADATA_BYTES_MAX:
+            raise _cannot(classic, "its members say too much")
     return Upgrade(group, records)
 
 
@@ -146,12 +149,15 @@ def _upgraded_member(classic: ClassicGroup, member: ClassicMember, topics: Topic
 
 
 def by_id(named: list[ConsumerTopicPartitions], topics: Topics) -> Assignment:
-    """What consumers say by name; topics that are gone are left out."""
+    """What consumers say by name; what does not exist is left out."""
     assignment: dict[TopicId, frozenset[int]] = {}
-    for name, partitions in ((each.topic, each.partitions) for each in named):
-        topic = topics.by_name.get(name)
-        if topic is not None and partitions:
-            assignment[topic.id] = frozenset(partitions) | assignment.get(topic.id, frozenset())
+    for each in named:
+        topic = topics.by_name.get(each.topic)
+        if topic is None:
+            continue
+        existing = frozenset(index for index in each.partitions if 0 <= index < len(topic.partitions))
+        if existing:
+            assignment[topic.id] = existing | assignment.get(topic.id, frozenset())
     return assignment
 
 

@@ -24,79 +24,71 @@ class RateKey(NamedTuple):
     partition: int
 
 
-class _Mark(NamedTuple):
-    time_ms: int
-    offset: Offset
-
-
 class _Course:
     """Where a partition was at two moments, half a window apart, and where it is."""
 
-    __slots__ = ("last", "newer", "older")
+    __slots__ = ("last_ms", "last_offset", "newer_ms", "newer_offset", "older_ms", "older_offset")
 
-    def __init__(self, begin: _Mark, last: _Mark) -> None:
-        self.older = begin
-        self.newer = last
-        self.last = last
+    def __init__(self, before: Committed, offset: Offset, now_ms: int) -> None:
+        self.older_ms, self.older_offset = before.commit_timestamp_ms, before.offset
+        self.newer_ms, self.newer_offset = now_ms, offset
+        self.last_ms, self.last_offset = now_ms, offset
 
-    def move(self, mark: _Mark, half_ms: int) -> None:
-        if mark.time_ms - self.newer.time_ms >= half_ms:
-            self.older, self.newer = self.newer, mark
-        self.last = mark
+    def turn(self) -> None:
+        """Half a window has gone by since the newer moment."""
+        self.older_ms, self.older_offset = self.newer_ms, self.newer_offset
+        self.newer_ms, self.newer_offset = self.last_ms, self.last_offset
 
 
 class Rates:
-    """The courses, those that moved last at the end."""
+    """The courses, in the order in which they were taken up or last turned."""
 
     def __init__(self, window_ms: int, partitions_max: int) -> None:
         assert window_ms > ELAPSED_MS_MIN, "a window is longer than the shortest time measured"
         self._window_ms = window_ms
         self._partitions_max = partitions_max
         self._courses: dict[RateKey, _Course] = {}
-        self.given_up = 0
-        """Partitions that moved and were dropped for others: the bound is too low for what goes on here."""
 
     def __len__(self) -> int:
         return len(self._courses)
 
     def note(self, key: RateKey, before: Committed | None, offset: Offset, now_ms: int) -> None:
-        """A commit was accepted; `before` is the one it replaces."""
-        course = self._courses.pop(key, None)
-        mark = _Mark(now_ms, offset)
-        last = course.last if course is not None else _mark_of(before)
-        if last is None or offset < last.offset or not self._is_recent(last, now_ms):
-            return
+        """A commit was accepted; `before` is the one it replaces. Every commit comes through here."""
+        course = self._courses.get(key)
         if course is None:
-            if offset == last.offset:
-                return
-            course = _Course(last, mark)
-        elif offset > last.offset:
-            course.move(mark, self._window_ms // 2)
-        self._courses[key] = course
-        self._make_room(now_ms)
+            if before is not None and offset > before.offset:
+                self._take_up(key, before, offset, now_ms)
+        elif offset < course.last_offset or not 0 <= now_ms - course.last_ms <= self._window_ms:
+            del self._courses[key]
+        elif offset > course.last_offset:
+            course.last_ms, course.last_offset = now_ms, offset
+            if now_ms - course.newer_ms >= self._window_ms // 2:
+                course.turn()
+                del self._courses[key]
+                self._courses[key] = course
+
+    def _take_up(self, key: RateKey, before: Committed, offset: Offset, now_ms: int) -> None:
+        if 0 <= now_ms - before.commit_timestamp_ms <= self._window_ms:
+            self._courses[key] = _Course(before, offset, now_ms)
+            self._make_room(now_ms)
 
     def rate(self, key: RateKey, now_ms: int) -> float:
         """Records a second; 0 for what stands still."""
         course = self._courses.get(key)
-        if course is None or not self._is_recent(course.last, now_ms):
+        if course is None or not self._is_moving(course, now_ms):
             return 0.0
-        elapsed_ms = max(now_ms - course.older.time_ms, ELAPSED_MS_MIN)
-        return (course.last.offset - course.older.offset) * SECOND_MS / elapsed_ms
+        elapsed_ms = max(now_ms - course.older_ms, ELAPSED_MS_MIN)
+        return (course.last_offset - course.older_offset) * SECOND_MS / elapsed_ms
 
-    def _is_recent(self, mark: _Mark, now_ms: int) -> bool:
+    def _is_moving(self, course: _Course, now_ms: int) -> bool:
         """Clocks may also go back; then nothing is known."""
-        return 0 <= now_ms - mark.time_ms <= self._window_ms
+        return 0 <= now_ms - course.last_ms <= self._window_ms
 
     def _make_room(self, now_ms: int) -> None:
+        """Those that stand still go first, since they turned longest ago; beyond the bound any others too."""
         while True:
             oldest = next(iter(self._courses))
-            is_still = not self._is_recent(self._courses[oldest].last, now_ms)
-            is_too_many = len(self._courses) > self._partitions_max
-            if not is_still and not is_too_many:
+            is_moving = self._is_moving(self._courses[oldest], now_ms)
+            if is_moving and len(self._courses) <= self._partitions_max:
                 return
             del self._courses[oldest]
-            self.given_up += not is_still
-
-
-def _mark_of(committed: Committed | None) -> _Mark | None:
-    return None if committed is None else _Mark(committed.commit_timestamp_ms, committed.offset)

@@ -29,6 +29,7 @@ from penstock.log.record_spans import (
 )
 from penstock.protocol.batches import (
     CODEC_MASK,
+    DELETE_HORIZON_BIT,
     HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD,
@@ -39,8 +40,6 @@ from penstock.protocol.batches import (
 )
 from penstock.protocol.compression import Codec, compress, decompress
 from penstock.types import NO_PRODUCER, Buffer, LeaderEpoch, Offset
-
-DELETE_HORIZON_BIT = 0x40
 
 
 class Horizons(NamedTuple):

@@ -102,6 +102,10 @@ def _learn(disk: Disk, job: Job, pace: Pace) -> _Learned:
         for header, batch in _batches(disk, job.folder, piece, pace):
             if header.base_offset < origin or header.is_control:
                 continue
+            if header.record_count == 0:
+                if header.next_offset - origin > len(notes):  # a gap longer than what can be noted
+                    return _Learned(keys, notes, header.next_offset, keyless)
+                continue
             if header.next_offset - origin > len(notes) or header.record_count > keys.room:
                 if header.base_offset <= origin:
                     raise ConfigError(
@@ -109,8 +113,7 @@ def _learn(disk: Disk, job: Job, pace: Pace) -> _Learned:
                         f"for the batch at offset {header.base_offset}"
                     )
                 return _Learned(keys, notes, header.base_offset, keyless)
-            if header.record_count:
-                keyless += _note(keys, notes, origin, header, payload_of(batch, header), horizons)
+            keyless += _note(keys, notes, origin, header, payload_of(batch, header), horizons)
     return _Learned(keys, notes, end, keyless)
 
 

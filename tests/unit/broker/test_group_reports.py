@@ -23,8 +23,9 @@ from penstock.host.clock import AdjustableClock
 from penstock.host.randomness import SystemRandomness
 from penstock.log.first_record import FirstTime, first_time
 from penstock.log.reading import ColdRead
+from penstock.protocol.batches import parse_header
 from penstock.protocol.records import Record, build_batch
-from penstock.types import NO_EPOCH, NO_OFFSET, Offset, TopicPartition
+from penstock.types import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset, TopicPartition
 
 ATTEMPTS_MAX = 5_000
 
@@ -158,6 +159,21 @@ async def test_the_log_is_read_once_for_an_offset(alive: Living, monkeypatch: py
     await alive.commit("g", {ORDERS: 5})
     await alive.one("g")
     assert len(reads) == 2
+
+
+async def test_markers_do_not_count_as_records_that_wait(alive: Living) -> None:
+    await alive.topic("orders")
+    found = alive.broker.storage.partitions.find("orders", 0)
+    assert found is not None
+    old_ms = alive.clock.wall_ms() - 3_600_000
+    marker = bytearray(build_batch([Record(NO_OFFSET, old_ms, b"", b"")], control=True))
+    found.log.append(marker, parse_header(marker), LeaderEpoch(0))
+    await alive.produce("orders", 1)
+    await alive.commit("g", {ORDERS: 0})
+    lag = (await alive.partition("g")).lag
+    assert lag.behind == 2
+    assert lag.age_ms is not None
+    assert lag.age_ms < 60_000, "the first record that a consumer sees is the one behind the marker"
 
 
 async def test_a_group_whose_records_were_deleted_unread_is_told(alive: Living) -> None:

@@ -14,10 +14,10 @@ from penstock.groups.consumer_assignment import EMPTY, Assignment, is_within, jo
 from penstock.groups.consumer_group import CONSUMER_KEYS, ConsumerGroup
 from penstock.groups.consumer_heartbeat import Caller, heartbeat
 from penstock.groups.consumer_leave import expire
-from penstock.groups.consumer_timers import CONSUMER_TIMERS, SESSION, TimerKey, loaded, topics_changed
+from penstock.groups.consumer_timers import CONSUMER_TIMERS, SESSION, loaded, topics_changed
 from penstock.groups.migration import Group, Settled
 from penstock.groups.records import GroupMetadataKey, UnknownKey, decode_key, decode_value
-from penstock.groups.surroundings import Client, Surroundings, Topics
+from penstock.groups.surroundings import Client, Surroundings, TimerKey, Topics
 from penstock.metadata.image import PartitionState, Topic
 from penstock.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -171,9 +171,7 @@ class World:
 
         return self.run_parked(asked, command)
 
-    def sync_classic(
-        self, member_id: str, generation: int, given: dict[str, bytes] | None = None
-    ) -> "Asked":
+    def sync_classic(self, member_id: str, generation: int, given: dict[str, bytes] | None = None) -> "Asked":
         assignments = [SyncGroupRequestAssignment(*each) for each in (given or {}).items()]
         request = SyncGroupRequest(GROUP, generation, member_id, assignments=assignments)
         asked = Asked(lambda code: SyncGroupResponse(error_code=code))
@@ -272,9 +270,7 @@ class World:
             self.take(expire(self.surroundings, self.place.group, ours, self.now))
         for key in keys:
             if key.kind in CLASSIC_TIMERS and isinstance(self.place.group, ClassicGroup):
-                self.take_outcome(
-                    classic_timers.expire(self.surroundings, self.place.group, key, self.now)
-                )
+                self.take_outcome(classic_timers.expire(self.surroundings, self.place.group, key, self.now))
 
     def restart(self) -> None:
         """Everything that is not in the log is lost."""
@@ -328,6 +324,8 @@ def check(world: World) -> None:
         assert not timers, "a group that is no consumer group has no timers of one"
         return
     assert isinstance(rebuilt, ConsumerGroup)
+    kinds = {key.kind for key in world.surroundings.timers._deadlines}
+    assert not kinds & CLASSIC_TIMERS, "nothing is left of the classic group that it was"
     assert rebuilt.durable() == group.durable(), "the log says what the group is"
     assert {key.member_id for key in timers} <= group.members.keys(), "no timer outlives its member"
     sessions = {TimerKey(SESSION, GROUP, member_id) for member_id in group.members}
@@ -342,9 +340,7 @@ def check_held_once(group: ConsumerGroup) -> None:
             for each, partitions in part.items():
                 assert partitions.isdisjoint(held.get(each, frozenset())), "a partition has one holder"
             held = joined(held, part)
-    by_holder = {
-        each: frozenset(partitions) for each, partitions in group.holders.items()
-    }
+    by_holder = {each: frozenset(partitions) for each, partitions in group.holders.items()}
     assert by_holder == held, "holders are those who hold"
 
 

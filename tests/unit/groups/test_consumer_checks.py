@@ -1,12 +1,12 @@
 """Who may commit and read offsets in the name of a consumer group, and what is shown of the group."""
 
 import pytest
-from tests.unit.groups.consumer_support import GROUP, Member, World, settle, topic, topic_id
 
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.consumer_checks import validate_commit, validate_fetch
 from penstock.groups.consumer_describe import describe
 from penstock.protocol.messages.consumer_group_describe import DescribedTopicPartitions
+from tests.unit.groups.consumer_support import GROUP, Member, World, settle, topic, topic_id
 
 
 @pytest.fixture

@@ -1,6 +1,16 @@
 """Members of the consumer protocol join, stay, change their minds and are told what to read."""
 
 import pytest
+
+from penstock.errors import ErrorCode
+from penstock.groups.consumer_assignment import size
+from penstock.groups.consumer_group import ConsumerState
+from penstock.groups.consumer_member import MemberState, Position
+from penstock.groups.consumer_records import position_record
+from penstock.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    HeartbeatTopicPartitions,
+)
 from tests.unit.groups.consumer_support import (
     GROUP,
     HEARTBEAT_MS,
@@ -10,13 +20,6 @@ from tests.unit.groups.consumer_support import (
     settle,
     topic,
     topic_id,
-)
-
-from penstock.errors import ErrorCode
-from penstock.groups.consumer_group import ConsumerState
-from penstock.protocol.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    HeartbeatTopicPartitions,
 )
 
 
@@ -167,6 +170,21 @@ def test_a_member_reports_sooner_while_partitions_change_hands() -> None:
     assert first.interval_ms == second.interval_ms == HEARTBEAT_MS
 
 
+def test_a_member_reports_sooner_while_others_have_to_move() -> None:
+    world = World(topic("a", 4))
+    first, second, third = (Member(world, name) for name in "123")
+    settle((first, second))
+    third.beat()
+    keeping = max((first, second), key=lambda member: size(world.group.target_of(member.member_id)))
+    giving = second if keeping is first else first
+    giving.is_slow = True
+    giving.beat()
+    keeping.beat()
+    assert world.group.members[keeping.member_id].is_reconciled(world.group.assignment_epoch)
+    assert keeping.interval_ms == REBALANCING_MS
+    assert world.group.rebalances.is_under_way
+
+
 def test_members_of_a_large_group_report_less_often() -> None:
     world = World(topic("a", 4), members_max=5_000, heartbeat_ms=20)
     members = [Member(world, f"{number}") for number in range(50)]
@@ -193,6 +211,16 @@ def test_after_a_lost_answer_the_old_epoch_is_accepted_and_everything_told_again
     member.beat(is_lost=True, subscribed_topic_names=["a", "b"])
     assert member.epoch == 1
     assert member.beat() == ErrorCode.NONE
+    assert (member.epoch, member.partitions("b")) == (2, {0, 1})
+
+
+def test_whoever_says_an_old_epoch_is_told_everything_even_if_it_does_not_ask() -> None:
+    world = World(topic("a", 4), topic("b", 2))
+    member = Member(world, "m")
+    member.beat()
+    member.beat(is_lost=True, subscribed_topic_names=["a", "b"])
+    member.must_say_all = False
+    member.beat()
     assert (member.epoch, member.partitions("b")) == (2, {0, 1})
 
 
@@ -238,8 +266,9 @@ def test_a_new_subscription_begins_a_new_epoch_for_all() -> None:
 
 def test_a_change_of_the_preferred_assignor_begins_a_new_epoch() -> None:
     world = World(topic("a", 4), topic("b", 4))
-    both = {"subscribed_topic_names": ["a", "b"]}
-    first, second = Member(world, "1", **both), Member(world, "2", **both)
+    both = ["a", "b"]
+    first = Member(world, "1", subscribed_topic_names=both)
+    second = Member(world, "2", subscribed_topic_names=both)
     settle((first, second))
     epoch = world.group.epoch
     for member in (first, second):
@@ -313,9 +342,6 @@ def test_a_member_that_newer_software_wrote_must_begin_anew() -> None:
     world = World(topic("a", 2))
     member = Member(world, "m")
     member.beat()
-    from penstock.groups.consumer_member import MemberState, Position
-    from penstock.groups.consumer_records import position_record
-
     position = world.group.members["m"].position
     strange = world.group.members["m"].with_position(
         Position(position.epoch, position.previous_epoch, MemberState.UNKNOWN, position.assigned)

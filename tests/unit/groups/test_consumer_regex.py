@@ -3,11 +3,11 @@
 import time
 
 import pytest
-from tests.unit.groups.consumer_support import Member, World, settle, topic
 
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups import regex as regexes
 from penstock.groups.regex import REGEX_BYTES_MAX, Resolving, compiled
+from tests.unit.groups.consumer_support import Member, World, settle, topic
 
 
 def subscribing(world: World, member_id: str, regex: str, *names: str) -> Member:

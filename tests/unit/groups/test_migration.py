@@ -1,110 +1,29 @@
 """Groups move between the classic and the consumer protocol while their members live."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
+
+from penstock.coordinator.outcome import Outcome
+from penstock.errors import ApiError, ErrorCode
+from penstock.groups import migration
+from penstock.groups.classic_group import ClassicGroup, ClassicState
+from penstock.groups.consumer_checks import validate_commit
+from penstock.groups.consumer_describe import describe
+from penstock.groups.consumer_group import ConsumerGroup, ConsumerState
+from penstock.protocol.messages.join_group import JoinGroupRequestProtocol
+from penstock.protocol.messages.leave_group import MemberIdentity
 from tests.unit.groups.consumer_support import (
     CLASSIC_SESSION_MS,
     GROUP,
     REBALANCE_MS,
-    Asked,
     Member,
     World,
     settle,
     topic,
     topic_id,
 )
-
-from penstock.errors import ApiError, ErrorCode
-from penstock.groups.classic_group import ClassicGroup, ClassicState
-from penstock.groups.consumer_checks import validate_commit
-from penstock.groups.consumer_describe import describe
-from penstock.groups.consumer_group import ConsumerGroup, ConsumerState
-from penstock.groups.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    ConsumerTopicPartitions,
-    decode_assignment,
-    encode_assignment,
-)
-from penstock.protocol.compiler import encoder
-from penstock.protocol.messages.join_group import JoinGroupRequestProtocol
-from penstock.protocol.messages.leave_group import MemberIdentity
-
-
-def subscription(*topics: str, owned: Mapping[str, set[int]] | None = None) -> bytes:
-    said = [ConsumerTopicPartitions(name, sorted(indexes)) for name, indexes in (owned or {}).items()]
-    value = ConsumerProtocolSubscription(list(topics), None, said)
-    return b"\0\1" + bytes(encoder(ConsumerProtocolSubscription, 1, False)(value)[0])
-
-
-def assignment(**topics: set[int]) -> bytes:
-    named = [ConsumerTopicPartitions(name, sorted(indexes)) for name, indexes in topics.items()]
-    return encode_assignment(ConsumerProtocolAssignment(named))
-
-
-def assigned(data: bytes) -> dict[str, set[int]]:
-    decoded = decode_assignment(data)
-    assert decoded is not None
-    return {each.topic: set(each.partitions) for each in decoded.assigned_partitions}
-
-
-class Classic:
-    """A cooperative consumer of the classic protocol."""
-
-    def __init__(self, world: World, name: str, instance_id: str | None = None, *topics: str) -> None:
-        self.world = world
-        self.name = name
-        self.instance_id = instance_id
-        self.topics = topics or ("a",)
-        self.member_id = ""
-        self.generation = -1
-        self.owned: dict[str, set[int]] = {}
-        self.joined: Asked | None = None
-
-    def join(self) -> Asked:
-        asked = self._ask()
-        if asked.pending.is_answered and asked.code is ErrorCode.MEMBER_ID_REQUIRED:
-            self.member_id = asked.reply.member_id
-            asked = self._ask()
-        self.joined = asked
-        self.learn()
-        return asked
-
-    def _ask(self) -> Asked:
-        protocols = [JoinGroupRequestProtocol("range", subscription(*self.topics, owned=self.owned))]
-        return self.world.join_classic(
-            self.name, self.member_id, protocols=protocols, group_instance_id=self.instance_id
-        )
-
-    def learn(self) -> None:
-        joined = self.joined
-        if joined is not None and joined.pending.is_answered and not joined.code:
-            self.member_id, self.generation = joined.reply.member_id, joined.reply.generation_id
-
-    def sync(self, given: dict[str, bytes] | None = None) -> ErrorCode:
-        asked = self.world.sync_classic(self.member_id, self.generation, given)
-        if not asked.pending.is_answered:
-            return ErrorCode.NONE  # the leader of a classic group is waited for
-        if not asked.code:
-            self.owned = assigned(asked.reply.assignment)
-        return asked.code
-
-    def beat(self) -> ErrorCode:
-        return self.world.beat_classic(self.member_id, self.generation)
-
-    def live(self) -> None:
-        """What a client does between two polls."""
-        code = self.beat()
-        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
-            self.owned = {}
-            self.member_id = "" if code is ErrorCode.UNKNOWN_MEMBER_ID else self.member_id
-        if code and self.join().pending.is_answered:
-            self.sync()
-
-    def partitions(self, name: str = "a") -> set[int]:
-        return self.owned.get(name, set())
+from tests.unit.groups.migration_support import Classic, assigned, assignment, subscription
 
 
 def classic_pair(world: World, **instances: str) -> tuple[Classic, Classic]:
@@ -146,16 +65,10 @@ def mixed() -> tuple[World, Classic, Classic, Member]:
 def test_an_empty_classic_group_becomes_a_consumer_group_freely() -> None:
     world = World(topic("a", 4), upgrade_allowed=False, downgrade_allowed=False)
     world.place.group = ClassicGroup.new(GROUP, world.now)
-    world.take_outcome(world_record(world))
+    world.take_outcome(Outcome(records=(world.classic.record(),)))
     member = Member(world, "m")
     assert member.beat() == ErrorCode.NONE
     assert member.partitions() == {0, 1, 2, 3}
-
-
-def world_record(world: World) -> Any:
-    from penstock.coordinator.outcome import Outcome
-
-    return Outcome(records=(world.classic.record(),))
 
 
 def test_the_first_member_of_the_new_protocol_turns_the_group_over() -> None:
@@ -236,6 +149,24 @@ def test_a_partition_that_two_read_cannot_be_carried_over() -> None:
     assert isinstance(world.place.group, ClassicGroup)
 
 
+def test_a_group_that_would_say_more_than_a_group_can_keep_stays_classic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(migration, "GROUP_METADATA_BYTES_MAX", 100)
+    world = World(topic("a", 4))
+    classic_pair(world)
+    assert Member(world, "new").beat() == ErrorCode.GROUP_ID_NOT_FOUND
+    assert world.classic.state is ClassicState.STABLE
+
+
+def test_partitions_that_do_not_exist_are_not_carried_over() -> None:
+    world = World(topic("a", 4))
+    classic_pair(world)
+    world.set_topics(topic("a", 3))
+    Member(world, "new").beat()
+    assert world.group.holders[topic_id("a")].keys() == {0, 1, 2}
+
+
 def test_a_heartbeat_with_an_epoch_to_a_classic_group_makes_its_member_join_again() -> None:
     world = World(topic("a", 4))
     classic_pair(world)
@@ -286,6 +217,22 @@ def test_a_classic_member_that_must_give_up_is_asked_to_join_again() -> None:
     read = [first.partitions(), second.partitions(), newcomer.partitions(), another.partitions()]
     assert sorted(len(partitions) for partitions in read) == [1, 1, 1, 1]
     assert set().union(*read) == {0, 1, 2, 3}
+
+
+def test_what_a_classic_member_still_reads_is_given_to_nobody() -> None:
+    world = World(topic("a", 4))
+    first, second = classic_pair(world)
+    newcomer = Member(world, "new")
+    newcomer.beat()
+    first.join()
+    second.join()
+    newcomer.beat()
+    assert newcomer.partitions() == set(), "they read it until they have synced and joined again"
+    for classic in (first, second):
+        classic.sync()
+        classic.live()
+    newcomer.beat()
+    assert len(newcomer.partitions()) == 1
 
 
 def test_a_classic_member_that_does_not_join_again_in_time_is_removed() -> None:
@@ -352,6 +299,12 @@ def test_classic_members_are_shown_as_such() -> None:
         ({"session_ms": 1}, ErrorCode.INVALID_SESSION_TIMEOUT),
         ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         ({"group_instance_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"group_instance_id": "i" * 250}, ErrorCode.INVALID_REQUEST),
+        ({"member_id": "m" * 40_000}, ErrorCode.UNKNOWN_MEMBER_ID),
+        (
+            {"protocols": [JoinGroupRequestProtocol(name, b"") for name in ("range", "r" * 40_000)]},
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ),
         ({"protocols": [JoinGroupRequestProtocol("other", b"")]}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         (
             {"protocols": [JoinGroupRequestProtocol("range", b"")], "member_id": "x"},
@@ -380,7 +333,7 @@ def test_a_full_group_refuses_classic_newcomers_too() -> None:
 
 def test_an_administrator_takes_a_static_classic_member_out() -> None:
     world = World(topic("a", 4))
-    first, second = classic_pair(world, first="i1")
+    _, second = classic_pair(world, first="i1")
     Member(world, "new").beat()
     told = world.leave_classic(
         MemberIdentity("", "i1"), MemberIdentity("nobody"), MemberIdentity("new"), MemberIdentity("x", "i1")
@@ -411,8 +364,15 @@ def test_when_the_last_of_the_new_protocol_leaves_the_group_is_classic_again() -
     second.live()
     first.learn()
     second.learn()
-    assert world.classic.state is ClassicState.COMPLETING
+    assert str(world.classic.state) == "CompletingRebalance"
     assert first.generation == second.generation == epoch + 1
+
+
+def test_silent_members_of_a_group_that_is_classic_again_are_gone_when_their_sessions_end() -> None:
+    world, _, _, newcomer = mixed()
+    newcomer.leave()
+    world.advance(CLASSIC_SESSION_MS / 1000 + 1)
+    assert world.classic.state is ClassicState.EMPTY
 
 
 def test_what_the_classic_group_is_given_is_what_members_were_to_read() -> None:
@@ -441,18 +401,22 @@ def test_a_silent_last_member_of_the_new_protocol_has_the_same_effect() -> None:
 
 
 def test_without_leave_to_go_back_the_group_stays_as_it_is() -> None:
-    world, first, _, newcomer = mixed()
+    world, first, second, newcomer = mixed()
     world.config = world.config._replace(consumer=world.config.consumer._replace(downgrade_allowed=False))
     newcomer.leave()
     assert isinstance(world.place.group, ConsumerGroup)
     for _ in range(3):
         first.live()
-    assert first.beat() == ErrorCode.NONE
+        second.live()
+    assert first.beat() == second.beat() == ErrorCode.NONE
+    world.config = world.config._replace(consumer=world.config.consumer._replace(downgrade_allowed=True))
+    world.leave_classic(MemberIdentity(second.member_id))
+    assert world.classic.members.keys() == {first.member_id}
 
 
 def test_the_last_static_member_of_the_new_protocol_goes_back() -> None:
     world = World(topic("a", 4))
-    first, second = classic_pair(world, first="i1", second="i2")
+    _, second = classic_pair(world, first="i1", second="i2")
     moved = Member(world, "new", "i1")
     moved.beat()
     for _ in range(3):

@@ -3,15 +3,14 @@
 import pytest
 
 from penstock.errors import ConfigError, CorruptData
-from penstock.log.batch_filter import DELETE_HORIZON_BIT
 from penstock.log.cleaning import clean
 from penstock.log.partition_log import PartitionLog
-from penstock.protocol.batches import parse_header
+from penstock.protocol.batches import DELETE_HORIZON_BIT, parse_header
 from penstock.protocol.compression import Codec
 from penstock.protocol.records import Record
 from penstock.sim.disk import Mount
 from tests.unit.log.compaction_support import Put, compact, dirt_of, job_of, put, records_of
-from tests.unit.log.log_support import NOW_MS, batches, checkpoint, flip, new_disk, new_log, reopened
+from tests.unit.log.log_support import NOW_MS, batches, checkpoint, flip, new_disk, new_log, read, reopened
 
 DAY_MS = 86_400_000
 
@@ -168,6 +167,18 @@ def test_a_cleaning_that_runs_out_of_memory_says_how_far_it_came_and_the_next_go
     assert [record.offset for record in records_of(log)] == list(range(70, 100))
 
 
+def test_a_gap_longer_than_what_can_be_noted_is_passed(log: PartitionLog) -> None:
+    settled(log, *[[Put(b"a", b"%d" % number)] for number in range(30)], [Put(b"b", b"")])
+    compact(log, job_of(log))
+    settled(log, [Put(b"b", b"newer")])
+    clean_to = None  # what was cleaned is forgotten
+    for _ in range(3):
+        clean_to = compact(log, job_of(log, clean_to, memory_bytes=80)).end_offset
+        if not dirt_of(log, clean_to).dirty_bytes:
+            break
+    assert values(log) == [(b"a", b"29"), (b"b", b"newer")]
+
+
 def test_a_batch_that_does_not_fit_the_memory_is_said(log: PartitionLog) -> None:
     settled(log, [Put(b"%d" % number, b"") for number in range(20)])
     with pytest.raises(ConfigError, match=r"log\.cleaner\.dedupe\.buffer\.size = 80 is too small"):
@@ -184,6 +195,16 @@ def test_damage_ends_the_cleaning_and_changes_nothing(disk: Mount, log: Partitio
     left = disk.list_folder(log.folder)
     assert [name for name in left if name.endswith(".log")] == names
     assert not [name for name in left if name.endswith(".swap")]
+
+
+def test_what_was_read_before_is_not_read_again_from_segments_that_are_gone(log: PartitionLog) -> None:
+    written = settled(log, *[[Put(b"a", b"%d" % number)] for number in range(5)])
+    assert records_of(log) == written
+    compact(log, job_of(log))
+    for offset in range(5):
+        assert parse_header(bytes(read(log, offset).data)).last_offset == (3 if offset < 4 else 4)
+    log.close()
+    assert not [segment for segment in log.segments if segment.is_open]
 
 
 def test_small_segments_become_one(log: PartitionLog) -> None:

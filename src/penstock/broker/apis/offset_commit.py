@@ -89,8 +89,10 @@ class OffsetCommit:
         metadata_bytes_max = self._cluster.config.groups.offsets.metadata_bytes_max
         for asked in request.topics:
             answers: list[OffsetCommitResponsePartition] = []
-            response.topics.append(OffsetCommitResponseTopic(asked.name, asked.topic_id, answers))
             topic, refusal = self._topic(asked, context)
+            if topic is not None and not asked.partitions:
+                continue  # Kafka answers only for what was asked
+            response.topics.append(OffsetCommitResponseTopic(asked.name, asked.topic_id, answers))
             for partition in asked.partitions:
                 code = refusal
                 if topic is not None and code is ErrorCode.NONE:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice, zip_longest
 
-from penstock.groups.assignors.spec import GroupSpec, MemberSpec
+from penstock.groups.assignors.spec import GroupSpec
 from penstock.groups.assignors.uniform_mixed import assign_mixed
 from penstock.groups.consumer_assignment import Assignment, size
 from penstock.types import TopicId
@@ -23,20 +23,18 @@ def assign(spec: GroupSpec) -> dict[str, Assignment]:
     topics = next((member.topics for member in spec.members.values()), frozenset[TopicId]())
     if not topics:
         return {member_id: {} for member_id in spec.members}
-    kept, seats, taken = _keep(spec, {topic_id: spec.partitions[topic_id] for topic_id in topics})
-    return _fill(kept, seats, _free(topics, spec.partitions, taken))
+    free = {topic_id: set(range(spec.partitions[topic_id])) for topic_id in sorted(topics)}
+    kept, seats = _keep(spec, free)
+    return _fill(kept, seats, ((topic_id, index) for topic_id in free for index in sorted(free[topic_id])))
 
 
-def _keep(
-    spec: GroupSpec, counts: Mapping[TopicId, int]
-) -> tuple[dict[str, Assignment], dict[str, int], dict[TopicId, set[int]]]:
-    """What each member keeps, how many more it gets, and what is kept by anybody."""
-    quota, extra = divmod(sum(counts.values()), len(spec.members))
+def _keep(spec: GroupSpec, free: Mapping[TopicId, set[int]]) -> tuple[dict[str, Assignment], dict[str, int]]:
+    """What each member keeps, which is then not free, and how many more it gets."""
+    quota, extra = divmod(sum(map(len, free.values())), len(spec.members))
     kept: dict[str, Assignment] = {}
     seats: dict[str, int] = {}
-    taken: dict[TopicId, set[int]] = {topic_id: set() for topic_id in counts}
     for member_id, member in spec.members.items():
-        assignment = still_valid(member, counts, taken)
+        assignment = _still_valid(member.assignment, free)
         count = size(assignment)
         allowed = quota
         if count > quota and extra:
@@ -45,35 +43,22 @@ def _keep(
         if count > allowed:
             assignment, count = _cut(assignment, allowed), allowed
         for topic_id, partitions in assignment.items():
-            taken[topic_id] |= partitions
+            free[topic_id] -= partitions
         kept[member_id] = assignment
         seats[member_id] = quota - count
     for member_id in seats:
         if extra and seats[member_id] >= 0:
             seats[member_id] += 1
             extra -= 1
-    return kept, seats, taken
+    return kept, seats
 
 
-def still_valid(
-    member: MemberSpec, counts: Mapping[TopicId, int], taken: Mapping[TopicId, set[int]]
-) -> Assignment:
-    """What it had that it still subscribes to and that exists; the same object if that is all of it."""
-    had = member.assignment
-    is_whole = all(
-        topic_id in counts
-        and topic_id in member.topics
-        and max(partitions) < counts[topic_id]
-        and partitions.isdisjoint(taken[topic_id])
-        for topic_id, partitions in had.items()
-    )
-    if is_whole:
+def _still_valid(had: Assignment, free: Mapping[TopicId, set[int]]) -> Assignment:
+    """What of it exists and is nobody else's; the same object if that is all of it."""
+    # Asked for each topic of each member; so it is asked without a loop in Python.
+    if had.keys() <= free.keys() and all(map(frozenset.issubset, had.values(), map(free.__getitem__, had))):
         return had
-    left = (
-        (topic_id, frozenset(index for index in had[topic_id] - taken[topic_id] if index < counts[topic_id]))
-        for topic_id in had
-        if topic_id in counts and topic_id in member.topics
-    )
+    left = ((topic_id, had[topic_id] & free[topic_id]) for topic_id in had if topic_id in free)
     return {topic_id: partitions for topic_id, partitions in left if partitions}
 
 
@@ -91,15 +76,6 @@ def _gathered(places: Iterable[Place]) -> Assignment:
     for topic_id, index in places:
         topics.setdefault(topic_id, []).append(index)
     return {topic_id: frozenset(partitions) for topic_id, partitions in topics.items()}
-
-
-def _free(
-    topics: Iterable[TopicId], counts: Mapping[TopicId, int], taken: Mapping[TopicId, set[int]]
-) -> Iterator[Place]:
-    for topic_id in sorted(topics):
-        held = taken[topic_id]
-        if len(held) < counts[topic_id]:
-            yield from ((topic_id, index) for index in range(counts[topic_id]) if index not in held)
 
 
 def _fill(
