@@ -87,9 +87,9 @@ GAPS: tuple[Gap, ...] = (
     Gap("G24", "produce-compacted/no key and from the future", "*.record_errors.*"),
     Gap("G25", "join-group/refused groups", "groups.refused.group_state", kafka="Empty", penstock="Dead"),
     Gap("G25", "join-group/refused groups", "groups.refused.error_code", kafka="0", penstock="69"),
-    Gap("G25", "join-group/its new protocol", "groups.lone.*", kafka="PreparingRebalance", penstock="Stable"),
-    Gap("G25", "join-group/its new protocol", "groups.lone.protocol_data", kafka="", penstock="range"),
-    Gap("G25", "join-group/its new protocol", "groups.lone.members.*.member_metadata", kafka=""),
     Gap("G26", "join-group/empty instance"),
     Gap("G27", "offset-delete/of a group whose metadata cannot be read"),
+    Gap("G28", "join-group-pending/one was pending", "*.group_state", "PreparingRebalance", "Stable"),
+    Gap("G28", "join-group-pending/one was pending", "*.protocol_data", "", "range"),
+    Gap("G28", "join-group-pending/one was pending", "*.member_metadata", ""),
 )

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.broker.cluster import Cluster
+from penstock.broker.context import RequestContext
 from penstock.broker.coordination import Coordination, Means
 from penstock.broker.router import Later
 from penstock.broker.topic_creation import TopicCreation, WantedTopic
@@ -15,7 +16,7 @@ from penstock.coordinator.placement import shard_of
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.groups import Groups
 from penstock.groups.rates import Rates
-from penstock.groups.surroundings import Surroundings, Topics
+from penstock.groups.surroundings import Client, Surroundings, Topics
 from penstock.host.randomness import Randomness
 from penstock.limits import GROUP_RATE_PARTITIONS_MAX, GROUP_RATE_WINDOW_MS, STATE_COMMAND_BYTES_MAX
 from penstock.metadata.image import GROUP_TOPIC, ClusterImage, changed_topics
@@ -44,7 +45,10 @@ def group_shards(cluster: Cluster, means: Means, randomness: Randomness) -> Coor
 
     async def follow(before: ClusterImage, after: ClusterImage) -> None:
         await shards.follow(before, after)
-        if changed_topics(before, after).deleted:
+        changes = changed_topics(before, after)
+        if changes.created or changes.deleted or changes.grown:
+            shards.tell_all(lambda state, now: state.topics_changed(now))
+        if changes.deleted:
             shards.tell_all(lambda state, now: state.topics_deleted(now))
 
     shards.open(cluster.image)
@@ -143,3 +147,8 @@ def _answer_to(query: Query, pending: Pending) -> Callable[[Groups, Now], Outcom
 def asking(query: Query) -> Command:
     """A command that only reads."""
     return lambda state, pending, now: Outcome(replies=(Reply(pending, query(state, now)),))
+
+
+def client_of(context: RequestContext) -> Client:
+    """Who asks, in the form in which Kafka's tools show it."""
+    return Client(context.client_id or "", f"/{context.peer}")

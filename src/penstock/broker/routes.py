@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from penstock.broker.apis.alter_configs import AlterConfigs
 from penstock.broker.apis.api_versions import ApiVersions
+from penstock.broker.apis.consumer_group_describe import ConsumerGroupDescribe
+from penstock.broker.apis.consumer_group_heartbeat import ConsumerGroupHeartbeat
 from penstock.broker.apis.create_partitions import CreatePartitions
 from penstock.broker.apis.create_topics import CreateTopics
 from penstock.broker.apis.delete_groups import DeleteGroups
@@ -49,6 +51,8 @@ from penstock.limits import DECODED_PARTITION_BYTES, DECODED_REQUEST_BYTES
 from penstock.log.data_directory import DataDirectory
 from penstock.protocol.messages.alter_configs import ALTER_CONFIGS
 from penstock.protocol.messages.api_versions import API_VERSIONS
+from penstock.protocol.messages.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
+from penstock.protocol.messages.consumer_group_heartbeat import CONSUMER_GROUP_HEARTBEAT
 from penstock.protocol.messages.create_partitions import CREATE_PARTITIONS
 from penstock.protocol.messages.create_topics import CREATE_TOPICS
 from penstock.protocol.messages.delete_groups import DELETE_GROUPS
@@ -179,6 +183,8 @@ def _group_routes(parts: Parts) -> list[Route]:
         Route(OFFSET_COMMIT, OffsetCommit(groups, cluster, parts.clock)),
         Route(OFFSET_FETCH, OffsetFetch(groups, cluster)),
         Route(OFFSET_DELETE, OffsetDelete(groups, cluster)),
+        Route(CONSUMER_GROUP_HEARTBEAT, ConsumerGroupHeartbeat(groups)),
+        Route(CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribe(groups)),
         Route(LIST_GROUPS, ListGroups(groups)),
         Route(DESCRIBE_GROUPS, DescribeGroups(groups)),
         Route(DELETE_GROUPS, DeleteGroups(groups)),

@@ -10,9 +10,9 @@ Rule 2: expressions are compiled to a bounded size, or refused: INVALID_REGULAR_
 """
 
 from collections.abc import Callable, Iterable
+from functools import cache
+from importlib import import_module
 from typing import Any, Final, NamedTuple
-
-import re2  # type: ignore[import-untyped]
 
 from penstock.errors import ApiError, ErrorCode
 
@@ -36,8 +36,14 @@ class Resolution(NamedTuple):
     timestamp_ms: int
 
 
+@cache
+def _re2() -> Any:
+    """Loaded when the first expression comes: most brokers never see one."""
+    return import_module("re2")
+
+
 def _options() -> Any:
-    options = re2.Options()
+    options = _re2().Options()
     options.max_mem = _COMPILED_BYTES_MAX
     options.never_capture = True
     options.log_errors = False
@@ -50,8 +56,8 @@ def compiled(regex: str) -> Any:
         detail = f"a regular expression has at most {REGEX_BYTES_MAX} bytes"
         raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, detail)
     try:
-        return re2.compile(regex, _options())
-    except re2.error as problem:
+        return _re2().compile(regex, _options())
+    except _re2().error as problem:
         reason = problem.args[0] if problem.args else ""
         text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
         raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{regex!r}: {text}") from problem

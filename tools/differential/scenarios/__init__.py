@@ -7,6 +7,7 @@ from tools.differential.scenarios import (
     fetch_sessions,
     frames,
     group_admin,
+    group_consumer,
     group_members,
     group_offsets,
     group_rebalance,
@@ -36,4 +37,5 @@ ALL = (
     *group_offsets.SCENARIOS,
     *group_members.SCENARIOS,
     *group_rebalance.SCENARIOS,
+    *group_consumer.SCENARIOS,
 )

@@ -6,7 +6,8 @@ shall hold, and leaves. The broker divides the work.
 Behaviour
     A partition changes hands only when its old holder has given it up or is gone.
     The reply says when to report next: sooner while partitions change hands.
-    A topic that the client may not describe is TOPIC_AUTHORIZATION_FAILED.
+    A topic that the client may not describe is TOPIC_AUTHORIZATION_FAILED when it is named, and is
+    matched by no regular expression.
 Versions
     1  regular expressions; the member chooses its own id
 Differs from Kafka
@@ -14,10 +15,10 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import GroupCoordinator
+from penstock.broker.group_coordinator import GroupCoordinator, client_of
 from penstock.broker.router import Later
 from penstock.errors import ErrorCode
-from penstock.groups.surroundings import Client
+from penstock.groups.consumer_heartbeat import Caller
 from penstock.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -37,11 +38,16 @@ class ConsumerGroupHeartbeat:
         for name in request.subscribed_topic_names or ():
             if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
                 return _refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        version = context.version
-        client = Client(context.client_id or "", f"/{context.peer}")
+        version, client = context.version, client_of(context)
+
+        def may_see(topic: str) -> bool:
+            return context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
         return self._groups.execute(
             request.group_id,
-            lambda state, pending, now: state.consumer_heartbeat(request, version, client, pending, now),
+            lambda state, pending, now: state.consumer_heartbeat(
+                request, Caller(version, client, pending, may_see), now
+            ),
             _refused,
         )
 

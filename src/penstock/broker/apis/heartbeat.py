@@ -9,9 +9,10 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import GroupCoordinator
+from penstock.broker.group_coordinator import GroupCoordinator, client_of
 from penstock.broker.router import Later
 from penstock.errors import ErrorCode
+from penstock.groups.classic_join import Asking
 from penstock.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
@@ -24,9 +25,10 @@ class Heartbeat:
             return _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not request.group_id:
             return _refused(ErrorCode.INVALID_GROUP_ID)
+        version, client = context.version, client_of(context)
         return self._groups.execute(
             request.group_id,
-            lambda state, pending, now: state.heartbeat(request, pending, now),
+            lambda state, pending, now: state.heartbeat(request, Asking(version, client, pending), now),
             _refused,
         )
 

@@ -16,10 +16,10 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import GroupCoordinator
+from penstock.broker.group_coordinator import GroupCoordinator, client_of
 from penstock.broker.router import Later
 from penstock.errors import ErrorCode
-from penstock.groups.surroundings import Client
+from penstock.groups.classic_join import Asking
 from penstock.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 NO_PROTOCOL_SINCE = 7
@@ -41,9 +41,9 @@ class JoinGroup:
             return refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not request.group_id:
             return refused(ErrorCode.INVALID_GROUP_ID)
-        client = Client(context.client_id or "", f"/{context.peer}")
+        client = client_of(context)
         return self._groups.execute(
             request.group_id,
-            lambda state, pending, now: state.join(request, version, client, pending, now),
+            lambda state, pending, now: state.join(request, Asking(version, client, pending), now),
             refused,
         )

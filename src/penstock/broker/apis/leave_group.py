@@ -11,9 +11,10 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import GroupCoordinator
+from penstock.broker.group_coordinator import GroupCoordinator, client_of
 from penstock.broker.router import Later
 from penstock.errors import ErrorCode
+from penstock.groups.classic_join import Asking
 from penstock.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 
@@ -26,10 +27,10 @@ class LeaveGroup:
             return _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not request.group_id:
             return _refused(ErrorCode.INVALID_GROUP_ID)
-        version = context.version
+        version, client = context.version, client_of(context)
         return self._groups.execute(
             request.group_id,
-            lambda state, pending, now: state.leave(request, version, pending, now),
+            lambda state, pending, now: state.leave(request, Asking(version, client, pending), now),
             _refused,
         )
 

@@ -25,7 +25,7 @@ from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
 from penstock.broker.group_coordinator import GroupCoordinator, Refusal, asking
 from penstock.broker.router import Later
-from penstock.errors import ErrorCode
+from penstock.errors import ApiError, ErrorCode
 from penstock.groups.groups import Groups
 from penstock.groups.offsets import Committed
 from penstock.protocol.messages.offset_fetch import (
@@ -74,9 +74,10 @@ class OffsetFetch:
     ) -> OffsetFetchResponseGroup:
         if group.group_id in context.denied:
             return _refused(group, ErrorCode.GROUP_AUTHORIZATION_FAILED, context.version)
-        code = state.may_fetch_offsets(group.group_id, group.member_id, group.member_epoch)
-        if code is not ErrorCode.NONE:
-            return _refused(group, code, context.version)
+        try:
+            state.check_fetch(group.group_id, group.member_id, group.member_epoch)
+        except ApiError as refusal:
+            return _refused(group, refusal.code, context.version)
         if group.topics is None:
             return OffsetFetchResponseGroup(group.group_id, list(self._all(group.group_id, state, context)))
         topics = [self._topic(group.group_id, topic, state, context) for topic in group.topics]

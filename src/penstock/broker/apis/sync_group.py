@@ -10,9 +10,10 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import GroupCoordinator
+from penstock.broker.group_coordinator import GroupCoordinator, client_of
 from penstock.broker.router import Later
 from penstock.errors import ErrorCode
+from penstock.groups.classic_join import Asking
 from penstock.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 PROTOCOL_SINCE = 5
@@ -30,9 +31,10 @@ class SyncGroup:
             return _refused(ErrorCode.INVALID_GROUP_ID)
         if context.version >= PROTOCOL_SINCE and None in (request.protocol_type, request.protocol_name):
             return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        version, client = context.version, client_of(context)
         return self._groups.execute(
             request.group_id,
-            lambda state, pending, now: state.sync(request, pending, now),
+            lambda state, pending, now: state.sync(request, Asking(version, client, pending), now),
             _refused,
         )
 

@@ -1,0 +1,101 @@
+"""Looking through all groups for what may be forgotten, a few at a time.
+
+Forgotten are offsets whose time is up (`expiry.py`), those of topics that are gone, and groups that
+have neither members nor offsets left.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.coordinator.outcome import NOTHING, Now, Outcome, StateRecord
+from penstock.groups import classic_timers, consumer_timers
+from penstock.groups.book import Book
+from penstock.groups.classic_group import ClassicGroup
+from penstock.groups.consumer_group import ConsumerGroup
+from penstock.groups.consumer_records import group_tombstones
+from penstock.groups.expiry import GroupFacts, Rounds, SteadyClock, expired, of_other_topics
+from penstock.groups.migration import Group
+from penstock.groups.offsets import Committed, tombstones
+from penstock.groups.records import GroupMetadataKey, encode_key
+from penstock.groups.surroundings import Surroundings, TimerKey
+from penstock.limits import GROUPS_EXPIRED_PER_TURN
+from penstock.types import TopicPartition
+
+FORGETTING: Final = TimerKey("forgetting", "")
+_NEXT_TURN_SECONDS: Final = 0.01
+_SOON_SECONDS: Final = 1.0
+"""Topics are often deleted many at a time: one look through all groups is enough for them."""
+
+
+class Forgetting:
+    def __init__(self, surroundings: Surroundings, book: Book) -> None:
+        self._surroundings = surroundings
+        self._book = book
+        self._clock = SteadyClock()
+        self._rounds = Rounds(GROUPS_EXPIRED_PER_TURN)
+
+    def soon(self, now: Now) -> Outcome:
+        """Something may have become forgettable. It is not shown any more even before it is forgotten."""
+        at = now.monotonic + _SOON_SECONDS
+        due = self._surroundings.timers.deadline(FORGETTING)
+        if due is None or due > at:
+            self._surroundings.timers.set(FORGETTING, at)
+        return NOTHING
+
+    def take_turn(self, now: Now) -> Outcome:
+        config = self._surroundings.config().offsets
+        groups = self._book.groups
+        turn, is_last = self._rounds.next(groups.keys())
+        wait = config.check_ms / 1000 if is_last else _NEXT_TURN_SECONDS
+        self._surroundings.timers.set(FORGETTING, now.monotonic + wait)
+        now_ms = self._clock.read(now)
+        records: list[StateRecord] = []
+        for group in [groups[group_id] for group_id in turn if group_id in groups]:
+            gone = self._gone(group, now_ms, config.retention_ms)
+            records += tombstones(group.group_id, gone)
+            if _is_abandoned(group) and self._are_all(group.group_id, gone):
+                records += self.end(group, now)
+        return Outcome(records)
+
+    def _gone(self, group: Group, now_ms: int, retention_ms: int) -> set[TopicPartition]:
+        offsets = self._book.offsets
+        gone = set(expired(offsets, group.group_id, _facts(group), now_ms, retention_ms))
+        gone.update(of_other_topics(offsets, group.group_id, self._exists))
+        return gone
+
+    def _exists(self, name: str, committed: Committed) -> bool:
+        topic = self._surroundings.topics().by_name.get(name)
+        return topic is not None and committed.is_of(topic.id)
+
+    def _are_all(self, group_id: str, partitions: set[TopicPartition]) -> bool:
+        return all(partition in partitions for partition, _ in self._book.offsets.partitions(group_id))
+
+    def end(self, group: Group, now: Now) -> Sequence[StateRecord]:
+        """The records that delete a group without members, its offsets aside."""
+        if isinstance(group, ConsumerGroup):
+            consumer_timers.end(self._surroundings, group)
+            return group_tombstones(group)
+        ended = classic_timers.end(self._surroundings, group, now)
+        assert not ended.replies, "nobody waits in a group without members"
+        return [StateRecord(encode_key(GroupMetadataKey(group.group_id)), None)]
+
+
+def _is_abandoned(group: Group) -> bool:
+    if isinstance(group, ConsumerGroup):
+        return group.is_empty
+    return group.is_empty and not group.pending_members
+
+
+def _facts(group: Group) -> GroupFacts:
+    topics = subscribed_topics(group)
+    if group.members:
+        return GroupFacts(None, lambda topic: topics is None or topic in topics, has_members=True)
+    if isinstance(group, ClassicGroup):
+        was_used = group.protocol_type is not None
+        return GroupFacts(group.current_state_timestamp_ms if was_used else None)
+    return GroupFacts(group.empty_since_ms)
+
+
+def subscribed_topics(group: Group) -> frozenset[str] | None:
+    """None: members do not say it in a form that is known here."""
+    return group.subscribed_topics if isinstance(group, ConsumerGroup) else group.subscribed_topics()
