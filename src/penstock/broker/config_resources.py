@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
 from penstock.config.broker import BrokerConfig
+from penstock.controller.internal_topics import check_internal_settings
 from penstock.controller.topics import Decision, alter_broker_config, alter_topic_config
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import TOPICS_PER_REQUEST_MAX
@@ -137,6 +138,7 @@ def _decision(image: ClusterImage, config: BrokerConfig, wanted: Wanted) -> Deci
         topic = image.topics.get(resource.name)
         # Kafka finds fault with the settings before it looks for the topic.
         overrides = rewrite.of_topic(topic.overrides if topic else {}, config)
+        check_internal_settings(resource.name, overrides)
         return alter_topic_config(image, resource.name, overrides, _validated_already)
     broker_id = broker_id_of(resource, config)
     current = image.overrides_of_broker(broker_id).overrides
