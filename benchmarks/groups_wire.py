@@ -54,7 +54,7 @@ VERSION = 9
 CLIENT_ID = "benchmarks"
 RECEIVE_BYTES = 256 * 1024
 ANSWER_S_MAX = 30.0
-LOOK_AGAIN_S = 0.01
+LOOK_AGAIN_S = 0.025
 
 _SIZE = struct.Struct(">i")
 _NUMBER_AT = 8
@@ -94,7 +94,9 @@ class CommitFrame:
 
     def __init__(self, group: str, topic: str, partitions: int) -> None:
         asked = [OffsetCommitRequestPartition(index, _MARK) for index in range(partitions)]
-        request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(topic, partitions=asked)])
+        request = OffsetCommitRequest(
+            group_id=group, topics=[OffsetCommitRequestTopic(topic, partitions=asked)]
+        )
         self._frame = bytearray(b"".join(encode_request(OFFSET_COMMIT, VERSION, 0, CLIENT_ID, request)))
         self._offsets_at = _places_of_mark(self._frame)
         assert len(self._offsets_at) == partitions

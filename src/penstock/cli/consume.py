@@ -101,7 +101,6 @@ def consume(
         GroupProtocol, typer.Option(help="How to be a member: consumer is the protocol of KIP-848.")
     ] = GroupProtocol.CLASSIC,
 ) -> None:
-    from penstock.cli.admin import Admin
     from penstock.cli.cluster import find_topic
     from penstock.cli.consume_group import GroupReader, Membership
     from penstock.cli.times import Kind
@@ -120,13 +119,7 @@ def consume(
         membership = Membership(group, protocol.value, place.kind.value)
         _read(GroupReader(broker, topic, membership, maximum, follows=follows), written, follows=follows)
         return
-    chosen = _chosen(topic, numbers, partition)
-    admin = Admin(broker)
-    spans = admin.span(topic, chosen)
-    found = None
-    if place.kind not in (Kind.EARLIEST, Kind.LATEST, Kind.OFFSET):
-        found = {number: at.offset for number, at in admin.offsets(topic, chosen, place).items()}
-    plan = plan_reading(place, spans, found, follows=follows)
+    plan = _plan(broker, topic, _chosen(topic, numbers, partition), place, follows=follows)
     _read(Reader(broker, topic, plan, maximum), written, follows=follows)
 
 
@@ -157,6 +150,20 @@ def _chosen(topic: str, existing: Sequence[int], wanted: Sequence[int] | None) -
         if number not in existing:
             raise CommandFailed(f"topic {topic} has no partition {number}: it has 0 to {existing[-1]}.")
     return chosen
+
+
+def _plan(
+    broker: "Broker", topic: str, partitions: Sequence[int], place: "Place", *, follows: bool
+) -> dict[int, Span]:
+    from penstock.cli.admin import Admin
+    from penstock.cli.times import Kind
+
+    admin = Admin(broker)
+    spans = admin.span(topic, list(partitions))
+    found = None
+    if place.kind not in (Kind.EARLIEST, Kind.LATEST, Kind.OFFSET):
+        found = {number: at.offset for number, at in admin.offsets(topic, list(partitions), place).items()}
+    return plan_reading(place, spans, found, follows=follows)
 
 
 def plan_reading(

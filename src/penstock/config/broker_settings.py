@@ -5,8 +5,6 @@ topics' declarations, so that a default or a bound is written down once. They ca
 the broker runs; of the rest only those whose reader asks again each time.
 """
 
-import sys
-
 from penstock.config.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
 from penstock.config.setting import ConfigType, Rule, Setting, by_name
 from penstock.config.topic_settings import TOPIC_SETTINGS
@@ -16,6 +14,7 @@ from penstock.limits import (
     CLEANER_MEMORY_BYTES_MIN,
     CONNECTION_IDLE_MS_MAX,
     CONNECTIONS_MAX,
+    DOUBLE_MAX,
     FETCH_BYTES_MAX,
     FETCH_SESSIONS_MAX,
     INT_MAX,
@@ -199,6 +198,7 @@ _NETWORK = (
         "max.connections",
         INT,
         CONNECTIONS_MAX,
+        DOUBLE_MAX,
         "The connections of all listeners together; more are closed at once.",
         minimum=1,
         reload=True,
@@ -265,9 +265,7 @@ _LOG = (
 )
 
 _COMPACTION = (
-    Setting(
-        "log.cleaner.enable", BOOLEAN, True, "Whether compacted topics are cleaned at all.", reload=True
-    ),
+    Setting("log.cleaner.enable", BOOLEAN, True, "Whether compacted topics are cleaned at all.", reload=True),
     Setting(
         "log.cleaner.backoff.ms",
         LONG,
@@ -287,7 +285,7 @@ _COMPACTION = (
     Setting(
         "log.cleaner.io.max.bytes.per.second",
         DOUBLE,
-        sys.float_info.max,
+        DOUBLE_MAX,
         "How fast a cleaning may read and write, both counted together.",
         minimum=1,
         reload=True,

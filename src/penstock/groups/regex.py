@@ -11,7 +11,6 @@ Rule 2: expressions are compiled to a bounded size, or refused: INVALID_REGULAR_
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import ApiError, ErrorCode
@@ -39,7 +38,9 @@ class Resolution(NamedTuple):
 @cache
 def _re2() -> Any:
     """Loaded when the first expression comes: most brokers never see one."""
-    return import_module("re2")
+    import re2
+
+    return re2
 
 
 def _options() -> Any:
