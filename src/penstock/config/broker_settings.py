@@ -198,7 +198,6 @@ _NETWORK = (
         "max.connections",
         INT,
         CONNECTIONS_MAX,
-        DOUBLE_MAX,
         "The connections of all listeners together; more are closed at once.",
         minimum=1,
         reload=True,
