@@ -9,7 +9,6 @@ nine records in vain for each that counts, and after compaction has removed thos
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 
 from benchmarks.brokers import Broker, running_broker, temporary_folder
@@ -116,8 +115,10 @@ def _until_killed(folder: Path, settings: Sequence[str]) -> Iterator[Broker]:
 
 
 def _fetches(groups: Sequence[str], topic: str, offset: int) -> list[Exchange]:
-    batches = iter(lambda left=iter(groups): list(islice(left, GROUPS_A_FETCH)), [])  # type: ignore[misc]
-    return [fetch_frame(batch, topic, PARTITIONS, offset) for batch in batches]
+    firsts = range(0, len(groups), GROUPS_A_FETCH)
+    return [
+        fetch_frame(groups[first : first + GROUPS_A_FETCH], topic, PARTITIONS, offset) for first in firsts
+    ]
 
 
 def _reload(

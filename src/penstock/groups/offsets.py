@@ -1,13 +1,15 @@
 """How far groups have come: the committed offsets of the groups of one shard.
 
-A hundred thousand of these are ordinary, so they are small: a tuple in a dict in a dict, and one
-string for each topic however many groups read it.
+A hundred thousand of these are ordinary, so they are small: a struct in a dict in a dict, and one
+string and one id for each topic however many groups read it.
 
 Rule 1: nothing here changes but by `replay`. Commands make records; replaying them makes the change.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
+
+import msgspec
 
 from penstock.coordinator.outcome import StateRecord
 from penstock.groups.records import (
@@ -22,7 +24,8 @@ from penstock.groups.records import (
 from penstock.types import NO_EPOCH, NO_TIMESTAMP, NO_TOPIC_ID, LeaderEpoch, Offset, TopicId, TopicPartition
 
 
-class Committed(NamedTuple):
+# Not followed by the garbage collector: it holds only numbers and texts, and there are very many.
+class Committed(msgspec.Struct, frozen=True, gc=False):
     offset: Offset
     leader_epoch: LeaderEpoch
     metadata: str
@@ -48,11 +51,12 @@ _NO_OFFSETS: GroupOffsets = {}
 
 
 class Offsets:
-    __slots__ = ("_by_group", "_topics")
+    __slots__ = ("_by_group", "_ids", "_topics")
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[str, dict[int, Committed]]] = {}
         self._topics: dict[str, str] = {}
+        self._ids: dict[TopicId, TopicId] = {}
 
     # Reading
 
@@ -86,7 +90,20 @@ class Offsets:
             return
         topic = self._topics.setdefault(key.topic, key.topic)
         topics = self._by_group.setdefault(key.group, {})
-        topics.setdefault(topic, {})[key.partition] = _committed(value)
+        topics.setdefault(topic, {})[key.partition] = self._committed(value)
+
+    def _committed(self, value: OffsetCommitValue | LegacyOffsetCommitValue) -> Committed:
+        if isinstance(value, LegacyOffsetCommitValue):
+            return Committed(Offset(value.offset), NO_EPOCH, value.metadata, value.commit_timestamp_ms)
+        topic_id = TopicId(value.topic_id)
+        return Committed(
+            Offset(value.offset),
+            LeaderEpoch(value.leader_epoch),
+            value.metadata,
+            value.commit_timestamp_ms,
+            value.expire_timestamp_ms,
+            self._ids.setdefault(topic_id, topic_id),
+        )
 
     def _forget(self, group_id: str, topic: str, partition: int) -> None:
         topics = self._by_group.get(group_id)
@@ -98,19 +115,6 @@ class Offsets:
             del topics[topic]
         if not topics:
             del self._by_group[group_id]
-
-
-def _committed(value: OffsetCommitValue | LegacyOffsetCommitValue) -> Committed:
-    if isinstance(value, LegacyOffsetCommitValue):
-        return Committed(Offset(value.offset), NO_EPOCH, value.metadata, value.commit_timestamp_ms)
-    return Committed(
-        Offset(value.offset),
-        LeaderEpoch(value.leader_epoch),
-        value.metadata,
-        value.commit_timestamp_ms,
-        value.expire_timestamp_ms,
-        TopicId(value.topic_id) if value.topic_id != NO_TOPIC_ID else NO_TOPIC_ID,
-    )
 
 
 def commit_records(group_id: str, commits: Iterable[Commit]) -> list[StateRecord]:

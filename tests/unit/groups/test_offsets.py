@@ -1,5 +1,7 @@
 """Offsets as records make them."""
 
+from msgspec.structs import replace
+
 from penstock.groups.offsets import Commit, Committed, Offsets, commit_records, tombstones
 from penstock.groups.records import (
     LegacyOffsetCommitKey,
@@ -29,7 +31,7 @@ def test_a_commit_is_read_back_as_it_was_made() -> None:
 
 def test_a_later_commit_takes_the_place_of_an_earlier_one_even_if_it_goes_back() -> None:
     offsets = Offsets()
-    back = COMMITTED._replace(offset=Offset(1))
+    back = replace(COMMITTED, offset=Offset(1))
     replay(offsets, Commit(TopicPartition("orders", 7), COMMITTED), Commit(TopicPartition("orders", 7), back))
     assert offsets.find("g", "orders", 7) == back
 
@@ -63,4 +65,4 @@ def test_offsets_of_old_kafkas_are_understood() -> None:
 def test_an_offset_belongs_to_its_topic_and_not_to_one_of_the_same_name() -> None:
     assert COMMITTED.is_of(ID)
     assert not COMMITTED.is_of(TopicId(b"x" * 16))
-    assert COMMITTED._replace(topic_id=TopicId(bytes(16))).is_of(ID)
+    assert replace(COMMITTED, topic_id=TopicId(bytes(16))).is_of(ID)
