@@ -153,6 +153,7 @@ def _figures(manner: Manner, story: Story) -> Iterator[Figure]:
             name=f"broker CPU of the rebalance, {where}",
             unit="ms",
             samples=tuple(change.broker_cpu_s * 1000 for change in changes),
+            choice=Choice.MEDIAN,
             limited_by="broker code, beyond the flow of records",
         )
 

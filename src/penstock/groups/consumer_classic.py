@@ -306,6 +306,7 @@ def leave(
 def _leave_one(
     group: ConsumerGroup, identity: MemberIdentity, leaving: dict[str, ConsumerMember]
 ) -> MemberResponse:
+    """Whichever protocol it speaks: this is also how administrators take members out."""
     instance_id = identity.group_instance_id
     member_id = identity.member_id
     if not member_id and instance_id is not None:
@@ -313,7 +314,6 @@ def _leave_one(
         member_id = group.static_members.get(instance_id, "")
     try:
         member = find_member(group, member_id, instance_id)
-        _side(member)
     except ApiError as refusal:
         return MemberResponse(identity.member_id, instance_id, refusal.code)
     if member_id in leaving:

@@ -40,7 +40,7 @@ def _member(group: ConsumerGroup, member: ConsumerMember, topics: Topics) -> Des
         client_id=about.client.client_id,
         client_host=about.client.host,
         subscribed_topic_names=list(about.subscription.names),
-        subscribed_topic_regex=about.subscription.regex,
+        subscribed_topic_regex=about.subscription.regex or "",
         assignment=_assignment(member.position.assigned, topics),
         target_assignment=_assignment(group.target_of(member.member_id), topics),
         member_type=_CONSUMER if about.classic is None else _CLASSIC,

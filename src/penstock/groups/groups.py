@@ -238,10 +238,17 @@ class Groups:
         return [*tombstones(group_id, kept), *self._forgetting.end(group, now)]
 
     def list(self) -> Iterator[ListedGroup]:
-        return map(_listed, self._book.groups.values())
+        return map(_listed, self._shown())
 
-    def names(self) -> Iterable[str]:
-        return self._book.groups.keys()
+    def names(self) -> Iterator[str]:
+        return (group.group_id for group in self._shown())
+
+    def _shown(self) -> Iterator[Group]:
+        """A client that was told its id and has not joined with it makes no group yet."""
+        for group in self._book.groups.values():
+            is_begun = isinstance(group, ConsumerGroup) or group.members or group.generation
+            if is_begun or self.offsets.has_any(group.group_id):
+                yield group
 
     def describe_classic(self, group_id: str) -> DescribedGroup | None:
         group = self._book.groups.get(group_id)

@@ -58,16 +58,16 @@ def test_the_offsets_of_many_groups_are_asked_for_at_once() -> None:
 
 
 @contextmanager
-def answering(*answers: bytes) -> Iterator[str]:
-    """A server that takes one connection and says this in small pieces."""
+def answering(*pieces: bytes) -> Iterator[str]:
+    """A server that takes one connection and says a piece whenever it is asked something."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
             connection, _ = server.accept()
             with connection:
-                for answer in answers:
-                    connection.sendall(answer[:5])
-                    connection.sendall(answer[5:])
+                for piece in pieces:
+                    connection.recv(4096)
+                    connection.sendall(piece)
                 while connection.recv(4096):
                     continue
 
@@ -86,8 +86,9 @@ def asked(count: int) -> Iterator[Exchange]:
 
 
 def test_every_answer_is_counted_however_it_was_cut() -> None:
-    with answering(framed(1, b"well done"), framed(2, b"well done")) as bootstrap:
-        assert exchange_all(bootstrap, os.getpid(), [asked(2)], 2).work == 2
+    first, second = framed(1, b"well done"), framed(2, b"well done")
+    with answering(first + second[:5], second[5:]) as bootstrap:
+        assert exchange_all(bootstrap, os.getpid(), [asked(2)], 1).work == 2
 
 
 @pytest.mark.parametrize("wrong", [framed(1, b"not found"), framed(7, b"well done")])
@@ -136,6 +137,7 @@ def test_what_a_member_had_that_left_is_free() -> None:
     group.note(Event(2.0, 1, Kind.LEFT))
     group.note(Event(3.0, 0, Kind.ASSIGNED, (2, 3)))
     assert group.is_stable({0})
+    assert group.holders() == {0: 0, 1: 0, 2: 0, 3: 0}
 
 
 def test_news_that_change_nothing_do_not_delay_the_end() -> None:

@@ -32,6 +32,8 @@ class ConsumerGroupDescribe:
         def describe(group_id: str, state: Groups) -> DescribedConsumerGroup:
             if group_id in context.denied:
                 return _refused(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            if not group_id:
+                return _refused(group_id, ErrorCode.INVALID_GROUP_ID)
             described = state.describe_consumer(group_id)
             if described is None:
                 return _refused(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
