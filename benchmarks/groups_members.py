@@ -106,7 +106,7 @@ class _Crew:
 def run_crew(pipe: Connection, settings: dict[str, Any], topic: str) -> None:
     """The process. Ends after it has said what its members received."""
     crew, members, gone = _Crew(pipe), dict[int, _Member](), list[_Member]()
-    while not isinstance(order := pipe.recv(), End):
+    while not isinstance(order := _next_order(pipe), End):
         if isinstance(order, Join):
             members[order.member] = _Member(order.member, settings, topic, crew)
             members[order.member].start()
@@ -114,7 +114,19 @@ def run_crew(pipe: Connection, settings: dict[str, Any], topic: str) -> None:
             members[order.member].leaves.set()
             gone.append(members.pop(order.member))
     receipts = [receipt for member in (*members.values(), *gone) for receipt in tuple(member.receipts)]
-    pipe.send(receipts)
+    try:
+        pipe.send(receipts)
+    except BrokenPipeError:
+        return  # whoever started this is gone
+
+
+def _next_order(pipe: Connection) -> Join | Leave | End:
+    try:
+        order = pipe.recv()
+    except EOFError:
+        return End()
+    assert isinstance(order, Join | Leave | End)
+    return order
 
 
 # Their records

@@ -29,6 +29,7 @@ from benchmarks.groups_timeline import Event, Holdings, Kind, Receipt, kept, lon
 from benchmarks.phase import machine_busy_s, process_cpu_s
 from benchmarks.settings import Settings
 from benchmarks.topics import new_topic
+from penstock.limits import CONSUMER_HEARTBEAT_MS, CONSUMER_HEARTBEAT_REBALANCING_MS
 
 MEMBERS = 20
 PARTITIONS = 100
@@ -66,7 +67,8 @@ MANNERS = (
     Manner(
         "KIP-848 (uniform)",
         {"group.protocol": "consumer"},
-        "members' heartbeats, 1 s apart, 0.2 s while partitions change hands",
+        f"members' heartbeats, {CONSUMER_HEARTBEAT_MS / 1000:g} s apart,"
+        f" {CONSUMER_HEARTBEAT_REBALANCING_MS / 1000:g} s while partitions change hands",
         is_judged=True,
     ),
 )
@@ -226,6 +228,7 @@ class Group:
 
 
 def _tell(broker: Broker, topic: str, manner: Manner, rounds: int) -> Story:
+    assert rounds <= MEMBERS, "a member leaves once"
     settings: dict[str, Any] = {
         "bootstrap.servers": broker.bootstrap,
         "group.id": "benchmarks",

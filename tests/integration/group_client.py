@@ -57,11 +57,11 @@ def ask_for_offsets(client: RawClient, group: str, topic: str, *partitions: int)
 def when_loaded(client: RawClient, group: str, topic: str, *partitions: int) -> dict[int, int]:
     """What was committed, as soon as the coordinator can say it."""
 
-    def look() -> dict[int, int] | None:
+    def look() -> dict[int, int]:
         found = committed(client, group, topic, *partitions)
         if isinstance(found, dict):
             return found
         assert found in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR), found
-        return None
+        return {}
 
     return eventually(look)

@@ -279,6 +279,16 @@ class Places:
         ]
 
 
+def assert_nothing_was_missed(them: Crowd, source: Source, places: Places) -> None:
+    """Every record came to some member, and the group has committed the end of every partition."""
+    everything = source.finish()
+    them.wait_until(lambda: them.delivered() >= everything)
+    them.wait_until(lambda: places.now == source.ends)
+    assert them.delivered() == everything, "a record that nobody wrote"
+    for member in them.members:
+        assert all(offset == number for _, _, offset, number in member.said("got"))
+
+
 def write(bootstrap: str, topic: str, *spots: Spot) -> None:
     """Records at these offsets, which must be the next ones of their partitions."""
     producer = Producer({"bootstrap.servers": bootstrap, **QUIET})

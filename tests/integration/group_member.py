@@ -202,6 +202,7 @@ def run_kafka_python(orders: Orders, where: list[str], options: dict[str, str]) 
 
 async def run_aiokafka(orders: Orders, where: list[str], options: dict[str, str]) -> None:
     from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
     from aiokafka.errors import IllegalStateError, KafkaError
 
     bootstrap, topic, group = where
@@ -223,6 +224,7 @@ async def run_aiokafka(orders: Orders, where: list[str], options: dict[str, str]
         max_poll_interval_ms=int(options.get("poll", "6000")),
         fetch_max_wait_ms=100,
         retry_backoff_ms=50,
+        partition_assignment_strategy=(RangePartitionAssignor,),
     )
     consumer.subscribe([topic], listener=Listener())
     await consumer.start()

@@ -17,6 +17,7 @@ from tests.integration.group_crowd import (
     Member,
     Places,
     Source,
+    assert_nothing_was_missed,
     create_topic,
     crowd,
     news,
@@ -41,15 +42,6 @@ def broker(data_dir: Path) -> Iterator[BrokerProcess]:
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest, broker: BrokerProcess) -> str:
     return offered(str(request.param), broker.bootstrap)
-
-
-def assert_nothing_was_missed(them: Crowd, source: Source, places: Places) -> None:
-    everything = source.finish()
-    them.wait_until(lambda: them.delivered() >= everything)
-    them.wait_until(lambda: places.now == source.ends)
-    assert them.delivered() == everything, "a record that nobody wrote"
-    for member in them.members:
-        assert all(offset == number for _, _, offset, number in member.said("got"))
 
 
 def freeze_until_replaced(them: Crowd, zombie: Member, other: Member, places: Places) -> None:

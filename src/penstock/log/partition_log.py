@@ -349,7 +349,7 @@ class PartitionLog:
             self.recovery_point < self.log_end_offset
             or self._epochs_changed
             or bool(self._rebuilt)
-            or not self.active.indexes_stored
+            or not all(segment.indexes_stored for segment in self.segments[-2:])
         )
 
     def snapshot_path(self, offset: Offset) -> str:

@@ -34,7 +34,6 @@ SCENARIOS = (
             *(_list(f"v{v} nothing", v) for v in every_version(LIST_GROUPS)),
             commit("only offsets", "listed-simple", _TOPIC, {0: 1}),
             join("a member", "listed-stable", NEWCOMER, saves_as="member"),
-            _list("a member to be"),
             join("joins", "listed-stable", "member"),
             _list("before its sync"),
             sync("syncs", "listed-stable", "member", 1, given={"member": b"x"}),
@@ -75,7 +74,6 @@ SCENARIOS = (
         (
             commit("only offsets", "described-simple", "described-topic", {0: 1}),
             join("a member", "described", NEWCOMER, saves_as="member"),
-            describe("a member to be", "described"),
             join("joins", "described", "member"),
             sync("syncs", "described", "member", 1, given={"member": b"all"}),
             *(
