@@ -164,7 +164,16 @@ def _coordinate_groups(
 ) -> GroupCoordinator:
     cluster, storage = broker.cluster, broker.storage
     loaders = Tasks(stop_on_failure(broker, world.log))
-    means = Means(storage.partitions, pool, loaders, world.clock, world.log, storage.note_full, storage.fail)
+    means = Means(
+        partitions=storage.partitions,
+        pool=pool,
+        tasks=loaders,
+        clock=world.clock,
+        log=world.log,
+        on_full=storage.note_full,
+        on_failed=storage.fail,
+        turn=asyncio.Lock(),
+    )
     shards = group_shards(cluster, means, world.randomness)
     stack.callback(shards.close)
     stack.push_async_callback(loaders.stop)

@@ -47,6 +47,8 @@ class Means(NamedTuple):
     log: Log
     on_full: Callable[[StorageFull], None]
     on_failed: Callable[[StorageFailed], None]
+    turn: asyncio.Lock
+    """One shard is loaded at a time: what is read of it is in memory twice meanwhile."""
 
 
 class Coordination(Generic[State]):
@@ -176,9 +178,25 @@ class _Runner(Generic[State]):
 
     async def _replay(self, state: State) -> int:
         """Read the whole log into `state`; says how many records that was."""
+        count = 0
+        await _until_safe(self.shard.partition)
+        async with self._means.turn:
+            latest = await self._latest_of_each_key()
+            for key, (value, timestamp) in latest.items():
+                state.replay(StateRecord(key, value), timestamp)
+                count += 1
+                if count % LOAD_RECORDS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+        return count
+
+    async def _latest_of_each_key(self) -> dict[bytes, tuple[bytes | None, int]]:
+        """The last record of each key, in the order of the log: all that compaction promises to leave.
+
+        So what came before it need not be understood, only passed.
+        """
         partition = self.shard.partition
-        await _until_safe(partition)
         offset, end = partition.log.log_start_offset, partition.log.log_end_offset
+        latest: dict[bytes, tuple[bytes | None, int]] = {}
         count = 0
         while offset < end and self.shard.phase is Phase.LOADING:
             found = await self._read(partition, offset)
@@ -186,12 +204,13 @@ class _Runner(Generic[State]):
                 break  # what is left was removed by compaction
             for record in _records(found):
                 if record.key is not None and record.offset >= offset:
-                    state.replay(StateRecord(record.key, record.value), record.timestamp)
+                    latest.pop(record.key, None)
+                    latest[record.key] = record.value, record.timestamp
                 count += 1
                 if count % LOAD_RECORDS_PER_TURN == 0:
                     await asyncio.sleep(0)
             offset = found.next_offset
-        return count
+        return latest
 
     async def _read(self, partition: Partition, offset: Offset) -> Found:
         found = partition.read(offset, LOAD_BYTES_AT_ONCE, at_least_one=True)
@@ -213,6 +232,8 @@ async def _until_safe(partition: Partition) -> None:
     end = partition.log.log_end_offset
     if end <= partition.high_watermark:
         return
+    if partition.read_only is not None:
+        raise partition.read_only.again()  # it never will be
     outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def done(wait: ProduceWait) -> None:

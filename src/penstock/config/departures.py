@@ -40,6 +40,9 @@ DEPARTURES = {
     "max.connections": Departure(
         "2147483647", "Each connection costs memory and a file descriptor, of which there are fewer."
     ),
+    "offsets.topic.segment.bytes": Departure(
+        "104857600", "A start reads this topic; the segment being written is what compaction cannot shrink."
+    ),
     "group.max.size": Departure(
         "2147483647", "A group is written as one record, so it cannot grow without limit."
     ),

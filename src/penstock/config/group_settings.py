@@ -119,7 +119,7 @@ OFFSET_SETTINGS = (
     Setting(
         "offsets.topic.segment.bytes",
         INT,
-        100 * MIB,
+        8 * MIB,
         "Segment size of __consumer_offsets, when it is created.",
         minimum=MIB,
     ),
