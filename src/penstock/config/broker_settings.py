@@ -14,7 +14,6 @@ from penstock.limits import (
     CLEANER_MEMORY_BYTES_MIN,
     CONNECTION_IDLE_MS_MAX,
     CONNECTIONS_MAX,
-    DOUBLE_MAX,
     FETCH_BYTES_MAX,
     FETCH_SESSIONS_MAX,
     INT_MAX,
@@ -29,6 +28,8 @@ from penstock.limits import (
 
 BOOLEAN, STRING, INT, LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 LIST, PASSWORD, DOUBLE = ConfigType.LIST, ConfigType.PASSWORD, ConfigType.DOUBLE
+
+_DOUBLE_MAX = 1.7976931348623157e308
 
 # What monitoring tools take for the version of Kafka they talk to.
 PROTOCOL_VERSION = "4.2"
@@ -284,7 +285,7 @@ _COMPACTION = (
     Setting(
         "log.cleaner.io.max.bytes.per.second",
         DOUBLE,
-        DOUBLE_MAX,
+        _DOUBLE_MAX,
         "How fast a cleaning may read and write, both counted together.",
         minimum=1,
         reload=True,
