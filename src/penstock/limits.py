@@ -99,6 +99,13 @@ DECODED_BYTES_MAX = 256 * MIB
 DECODED_REQUEST_BYTES = 2 * KIB
 DECODED_BYTES_PER_BYTE = 48
 DECODED_PARTITION_BYTES = 512
+# When all of that is used, requests that are counted as more than this wait; the others are looked
+# at, and a connection whose answer is then put off is not read until there is room.
+DECODED_BYTES_WHEN_FULL = 16 * KIB
+# Record batches of one produce request: they are appended in one turn of the loop, 10 to 20 us each.
+PRODUCE_BATCHES_MAX = 10_000
+# Records that the refusals of one produce request name.
+RECORDS_NAMED_MAX = 100
 # How often connections are looked at for stalled frames, slow readers and idleness.
 CONNECTION_SWEEP_MS = 1 * SECOND_MS
 # Bad requests that are logged each second; the rest are only counted.
@@ -142,8 +149,13 @@ RECORDS_CHECKED_MAX = 50_000
 # records take about half a millisecond.
 INSPECTED_RECORDS_ON_LOOP_MAX = 200
 INSPECTED_BYTES_ON_LOOP_MAX = 16 * KIB
-# Batches that wait to be looked into, of all partitions; their requests are no longer held.
+# Batches that wait to be looked into, of all partitions, and what one is counted as beside its own
+# bytes; their requests are no longer held.
 INSPECTED_BYTES_WAITING_MAX = 64 * MIB
+INSPECTION_BYTES = 2 * KIB
+INSPECTIONS_PER_PARTITION_MAX = 1_000
+# How long a batch waits for its turn at most, whatever its producer asked for.
+INSPECTION_WAIT_MS_MAX = 30 * SECOND_MS
 # What zstd's highest level declares; the memory behind it is only touched as far as it is used.
 DECOMPRESSION_WINDOW_BYTES_MAX = 128 * MIB
 # A producer may have this many batches in flight and still be recognised when it repeats one.
@@ -272,6 +284,12 @@ assert SLOW_READER_MS_MAX < CONNECTION_IDLE_MS_MAX
 assert FETCH_WAIT_MS_MAX < CONNECTION_IDLE_MS_MAX
 # A batch of the default size may be looked into.
 assert BATCH_BYTES_MAX < DECOMPRESSED_BYTES_MAX
+# One produce request may write to every partition of the largest topic.
+assert PRODUCE_BATCHES_MAX >= PARTITIONS_PER_TOPIC_MAX
+# What is looked at although the memory is used up is no more than that again.
+assert CONNECTIONS_MAX * DECODED_BYTES_WHEN_FULL <= DECODED_BYTES_MAX
+# Requests whose batches wait and that are counted as nothing but a request leave room for others.
+assert INSPECTED_BYTES_WAITING_MAX // INSPECTION_BYTES * DECODED_REQUEST_BYTES < DECODED_BYTES_MAX // 2
 # Kafka's clients keep up to five batches in flight and expect each repeat to be recognised.
 assert PRODUCER_WINDOW_BATCHES >= 5
 # A topic as large as a topic may be still fits the cluster and one fetch of all its partitions.

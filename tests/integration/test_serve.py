@@ -83,7 +83,10 @@ def test_it_stops_promptly_although_a_client_does_not_take_its_replies(own_broke
 def test_a_second_broker_on_the_same_data_directory_is_refused(own_broker: BrokerProcess) -> None:
     done = penstock("serve", "--data-dir", str(own_broker.data_dir), *FREE)
 
-    assert_refused(done, str(own_broker.data_dir), "in use", str(own_broker.pid))
+    in_use = (
+        f"in use by process {own_broker.pid}. Stop that process, or choose another folder with --data-dir."
+    )
+    assert_refused(done, str(own_broker.data_dir), in_use)
     assert own_broker.get("/health/ready")[0] == 200
 
 
@@ -93,8 +96,11 @@ def test_a_port_in_use_is_refused(data_dir: Path) -> None:
         kafka = penstock("serve", "--data-dir", str(data_dir), "--kafka", address, "--http", "127.0.0.1:0")
         http = penstock("serve", "--data-dir", str(data_dir), "--kafka", "127.0.0.1:0", "--http", address)
 
-    assert_refused(kafka, address, "address already in use")
-    assert_refused(http, address, "address already in use")
+    assert_refused(
+        kafka, f"cannot listen on {address} for listener PLAINTEXT: address already in use. Choose"
+    )
+    assert_refused(http, f"cannot listen on {address} for HTTP: address already in use. Choose")
+    assert not data_dir.exists(), "nothing is made for a broker that cannot start"
 
 
 def test_bad_settings_are_all_named_with_what_is_allowed(data_dir: Path) -> None:
@@ -163,6 +169,54 @@ def test_an_http_host_that_does_not_exist_is_refused_in_a_sentence(data_dir: Pat
     done = penstock("serve", "--data-dir", str(data_dir), *flags)
 
     assert_refused(done, "no-such-host.invalid:0 for HTTP: no such host. Choose another address with --http")
+
+
+def test_a_kafka_host_that_does_not_exist_is_refused_in_a_sentence(data_dir: Path) -> None:
+    flags = ("--kafka", "no-such-host.invalid:0", "--http", "127.0.0.1:0", "--insecure")
+
+    done = penstock("serve", "--data-dir", str(data_dir), *flags)
+
+    assert_refused(
+        done, "no-such-host.invalid:0 for listener PLAINTEXT: no such host. Choose another address"
+    )
+    assert not data_dir.exists()
+
+
+def test_metadata_that_is_damaged_is_refused_with_what_to_do(data_dir: Path) -> None:
+    with serving(data_dir) as broker:
+        assert broker.stop() == 0
+    (data_dir / "metadata.sqlite").write_bytes(b"garbage" * 1000)
+
+    done = penstock("serve", "--data-dir", str(data_dir), *FREE)
+
+    assert_refused(done, "metadata.sqlite is not a sound metadata store", "Restore it from a backup")
+
+
+def test_no_file_of_a_data_directory_is_open_to_everybody(own_broker: BrokerProcess) -> None:
+    with connected(own_broker.bootstrap) as client:
+        client.create_topic("private")
+        assert client.produce("private", batch_of(b"one")).error_code == 0
+
+    paths = [own_broker.data_dir, *own_broker.data_dir.rglob("*")]
+    assert len(paths) > 5
+    assert [path for path in paths if path.stat().st_mode & 0o007] == []
+
+
+def test_asked_to_stop_while_it_starts_it_ends_cleanly(data_dir: Path, tmp_path: Path) -> None:
+    """The settings come through a pipe, so that it is held in its start for as long as the test wants."""
+    pipe = tmp_path / "settings.toml"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-m", "penstock", "serve", "--data-dir", str(data_dir), "--config", str(pipe)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        with pipe.open("w"):  # returns when it reads
+            process.terminate()
+            out, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, out, err) == (0, b"", b"")
+    assert not data_dir.exists()
 
 
 @pytest.mark.parametrize("target", ["/dev/full", "a pipe"])

@@ -16,6 +16,7 @@ from penstock.errors import CorruptData, StorageFailed
 from penstock.log import recovery
 from penstock.log.partition_log import Flush, PartitionLog
 from penstock.log.producers import Producers
+from penstock.log.segment import Segment
 from penstock.replication.partition import Partition
 from penstock.sim.history import Violation
 from penstock.sim.run import main, run_seed
@@ -111,6 +112,10 @@ def a_full_disk_leaves_half_a_batch_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionLog, "append", append)
 
 
+def a_full_disk_leaves_half_a_batch_behind_a_sealed_segment(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Segment, "cut_unsynced", property(lambda segment: False, lambda segment, cut: None))
+
+
 def readers_see_what_is_not_flushed(patch: pytest.MonkeyPatch) -> None:
     def advance(partition: Partition) -> None:
         partition.high_watermark = partition.log.log_end_offset
@@ -126,9 +131,10 @@ CANARIES: Sequence[tuple[Canary, int]] = (
     (new_files_are_not_synced_into_their_folder, 602),
     (a_failed_sync_is_tried_again, 605),
     (what_a_failed_sync_left_in_memory_is_believed, 605),
-    (a_folder_made_by_a_killed_process_is_believed, 691),
+    (a_folder_made_by_a_killed_process_is_believed, 771),
     (retries_are_not_recognised, 601),
     (a_full_disk_leaves_half_a_batch_counted, 602),
+    (a_full_disk_leaves_half_a_batch_behind_a_sealed_segment, 931),
     (readers_see_what_is_not_flushed, 600),
 )
 

@@ -10,6 +10,8 @@ from typing import Final
 
 from penstock.broker.context import RequestContext
 from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull
+from penstock.host.turns import Job
+from penstock.limits import INSPECTION_BYTES
 from penstock.log.inspection import Inspected, Inspection
 from penstock.protocol.batches import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES
 from penstock.protocol.compression import Codec
@@ -23,14 +25,30 @@ ZSTD_SINCE: Final = 7
 class Turn:
     """A batch that is looked into, or waits behind one that is. Its outcome always comes later."""
 
-    __slots__ = ("then",)
+    __slots__ = ("_job", "_partition", "then")
 
-    def __init__(self) -> None:
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._job: Job | None = None
         self.then: Callable[[Appended | ApiError], None] | None = None
+
+    def begin(self, job: Job) -> None:
+        self._job = job
+        self._partition.batches_waiting += 1
+
+    def end(self) -> None:
+        self._partition.batches_waiting -= 1
 
     def finish(self, outcome: Appended | ApiError) -> None:
         if self.then is not None:
             self.then(outcome)
+
+    def drop(self) -> None:
+        """The batch is not stored, and nobody told of it, unless it has been already."""
+        turns = self._partition.turns
+        assert turns is not None, "somebody was waited for"
+        if self._job is not None and turns.drop(self._job):
+            self.end()
 
 
 class Appending:
@@ -61,10 +79,16 @@ class Appending:
         return self._wait(partition, answer, request) if isinstance(answer, Inspection) else answer
 
     def _wait(self, partition: Partition, inspection: Inspection, request: ProduceRequest) -> Turn:
-        turn = Turn()
+        turns, turn = partition.turns, Turn(partition)
+        assert turns is not None, "what is to wait has somebody to wait for"
+        size_bytes = INSPECTION_BYTES + len(inspection.batch)
+        if not turns.has_room(partition, size_bytes):
+            raise ApiError(
+                ErrorCode.REQUEST_TIMED_OUT, "too many batches wait to be looked into; try again later"
+            )
 
         def inspected(result: Inspected | None, error: BaseException | None) -> None:
-            partition.batches_waiting -= 1
+            turn.end()
             try:
                 outcome = self._stored(partition, result, error, request)
             except BaseException:
@@ -74,13 +98,9 @@ class Appending:
             turn.finish(outcome)
 
         # A copy: the request's own bytes are overwritten by the next that is read.
-        copied = inspection.copied()
-        assert partition.turns is not None, "what is to wait has somebody to wait for"
-        if not partition.turns.add(partition, len(copied.batch), copied.run, inspected):
-            raise ApiError(
-                ErrorCode.REQUEST_TIMED_OUT, "too many batches wait to be looked into; try again later"
-            )
-        partition.batches_waiting += 1
+        job = turns.add(partition, size_bytes, inspection.copied().run, inspected)
+        assert job is not None, "there was room for it"
+        turn.begin(job)
         return turn
 
     def _stored(

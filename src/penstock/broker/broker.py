@@ -199,6 +199,7 @@ async def _start_serving(
     stack.push_async_callback(background.stop)
     background.start(broker.compaction.run(), "compaction")
     background.start(storage.run(), "storage")
+    background.start(storage.run_checkpoints(), "checkpoints")
     background.start(storage.run_retention(), "retention")
     background.start(_keep_reserve(found.directory, found.storage_worker, world.log), "reserve")
     background.start(server.sweep(), "connections")
@@ -286,6 +287,8 @@ async def _register(
 async def _stop_serving(server: Server, storage: Storage, log: Log) -> None:
     """Take no more requests, make what was accepted durable, answer it, and say goodbye."""
     server.stop_listening()
+    ends_at = asyncio.get_running_loop().time() + SHUTDOWN_MS_MAX / 1000
+    await _finish_inspections(storage, ends_at - SHUTDOWN_MS_MAX / 2000, log)
     targets = [
         (partition, partition.log.log_end_offset)
         for partition in storage.partitions
@@ -293,11 +296,20 @@ async def _stop_serving(server: Server, storage: Storage, log: Log) -> None:
     ]
     try:
         if targets and storage.partitions.failure is None:
-            async with asyncio.timeout(SHUTDOWN_MS_MAX / 1000):
+            async with asyncio.timeout_at(ends_at):
                 await storage.flusher.flush_to(targets)
     except (TimeoutError, StorageFailed) as problem:
         log.error("broker.not_flushed", reason=str(problem) or "the disk did not answer in time")
     await server.stop()
+
+
+async def _finish_inspections(storage: Storage, ends_at: float, log: Log) -> None:
+    """Store what waits to be looked into, or say that there was no time for it."""
+    try:
+        async with asyncio.timeout_at(ends_at):
+            await storage.inspections.drain()
+    except TimeoutError:
+        log.error("broker.batches_dropped", count=len(storage.inspections))
 
 
 async def _keep_reserve(directory: DataDirectory, worker: Worker, log: Log) -> None:

@@ -5,18 +5,23 @@ producers as of that offset. It is due after 64 MB or five seconds of writing.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from penstock.broker.flusher import Flusher
 from penstock.errors import StorageFull
-from penstock.host.disk import Disk, Stored
+from penstock.host.disk import Disk, TooManyOpenFiles
 from penstock.host.worker import Worker
 from penstock.limits import CHECKPOINT_BYTES, CHECKPOINT_MS, CHECKPOINT_PARTITIONS_AT_ONCE
-from penstock.log.checkpoint_plan import Checkpoint
+from penstock.log.checkpoint_plan import Checkpoint, IndexWrite
 from penstock.observability.logs import Log
 from penstock.replication.partition import Partition
 
+Entry = TypeVar("Entry")
 Planned = list[tuple[Partition, Checkpoint]]
+FILES_AT_ONCE_MAX = 64
+FILES_AT_ONCE_SHARE = 4
+"""At most so many files are open for a checkpoint, or one for so many that logs may have open."""
 
 
 class Checkpoints:
@@ -40,24 +45,24 @@ class Checkpoints:
             self._since_all = now
             touched = list(self._touched)
             await self.run(touched)
-            self._close_files_of_idle(touched)
+            await self._close_files_of_idle(touched)
             return
         large = [p for p in self._touched if p.log.bytes_since_checkpoint >= CHECKPOINT_BYTES]
         await self.run(large)
 
-    def _close_files_of_idle(self, touched: list[Partition]) -> None:
+    async def _close_files_of_idle(self, touched: list[Partition]) -> None:
         """A partition that was written before, but not since, keeps no file open."""
-        for partition in self._warm:
-            if partition not in self._touched and not partition.log.is_dirty:
-                partition.log.close_files()
-        self._warm = touched
+        warm, self._warm = self._warm, touched
+        for group in _slices(warm, CHECKPOINT_PARTITIONS_AT_ONCE):
+            _close_files([partition for partition in group if partition not in self._touched])
+            await asyncio.sleep(0)
 
     async def run(self, partitions: Sequence[Partition]) -> None:
         """In groups, so that planning many never holds the loop for long."""
-        for first in range(0, len(partitions), CHECKPOINT_PARTITIONS_AT_ONCE):
+        for group in _slices(partitions, CHECKPOINT_PARTITIONS_AT_ONCE):
             # One at a time: an earlier plan of a partition must not be carried out after a later one.
             async with self._turn:
-                await self._run_group(partitions[first : first + CHECKPOINT_PARTITIONS_AT_ONCE])
+                await self._run_group(group)
             await asyncio.sleep(0)
 
     async def _run_group(self, partitions: Sequence[Partition]) -> None:
@@ -75,6 +80,8 @@ class Checkpoints:
         except StorageFull as full:
             self._log.warning("checkpoint.postponed", reason=str(full))
             self._abandon(planned)
+            if isinstance(full, TooManyOpenFiles):
+                _close_files([partition for partition, _ in planned])  # for the next attempt
         except asyncio.CancelledError:  # the broker stops; it checkpoints once more when it has
             self._abandon(planned)
             raise
@@ -100,21 +107,36 @@ class Checkpoints:
 
 def _carry_out(disk: Disk, planned: Planned) -> None:
     """Blocks. If a topic is deleted meanwhile, its folders are moved behind this in the same worker."""
-    files, folders = [], set()
-    stored: list[Stored] = []
-    try:
-        for partition, plan in planned:
-            for write in plan.indexes.writes:
-                file = disk.open(write.path, create=True)
-                files.append(file)
-                file.write(write.position, write.render())
-            folders.add(partition.log.folder)
-            stored += plan.render_stored()
-        disk.sync(files, sorted(folders))
+    at_once = max(1, min(FILES_AT_ONCE_MAX, disk.open_files_max // FILES_AT_ONCE_SHARE))
+    for writes in _slices([write for _, plan in planned for write in plan.indexes.writes], at_once):
+        _write_indexes(disk, writes)
+    # In their order: what a snapshot claims is on disk before it is.
+    for stored in _slices([stored for _, plan in planned for stored in plan.render_stored()], at_once):
         disk.store(stored)
+
+
+def _write_indexes(disk: Disk, writes: Sequence[IndexWrite]) -> None:
+    files = []
+    try:
+        for write in writes:
+            file = disk.open(write.path, create=True)
+            files.append(file)
+            file.write(write.position, write.render())
+        disk.sync(files, sorted({write.path.rpartition("/")[0] for write in writes}))
     finally:
         for file in files:
             file.release()
+
+
+def _close_files(partitions: Sequence[Partition]) -> None:
+    for partition in partitions:
+        if not partition.log.is_dirty:
+            partition.log.close_files()
+
+
+def _slices(entries: Sequence[Entry], size: int) -> Iterator[Sequence[Entry]]:
+    for first in range(0, len(entries), size):
+        yield entries[first : first + size]
 
 
 def _remove(disk: Disk, paths: list[str]) -> None:

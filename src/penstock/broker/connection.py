@@ -7,6 +7,7 @@ come are held until all of them have passed:
     IN_FLIGHT   too many requests wait for an answer, or too many answers for an earlier one
     WRITING     the client does not take its replies
     MEMORY      too much memory is held for requests that are unfinished, or not answered yet
+    OVERDRAWN   its last request was looked at although it had to wait and that memory was used up
     THROTTLED   the client is over its quota
     STOPPING    the broker takes no more requests
 
@@ -22,10 +23,11 @@ from typing import Any, cast
 
 from penstock.broker.apis.api_versions import unsupported_version_reply
 from penstock.broker.context import RequestContext
+from penstock.broker.decoded_memory import DecodedMemory, is_small
 from penstock.broker.frame_memory import FrameMemory, burden
 from penstock.broker.memory import Budgets, MemoryBudget
 from penstock.broker.outgoing import Outgoing
-from penstock.broker.router import Later, Route, Router, encode_reply
+from penstock.broker.router import Later, Outcome, Route, Router, encode_reply
 from penstock.errors import ProtocolError
 from penstock.host.sockets import keep_alive, peer_has_closed
 from penstock.host.tasks import Tasks
@@ -55,6 +57,7 @@ class Stop(Enum):
     MEMORY = 4
     THROTTLED = 5
     STOPPING = 6
+    OVERDRAWN = 7
 
 
 class Shared(Budgets):
@@ -103,6 +106,9 @@ class Connection(asyncio.BufferedProtocol):
             partial(self._stop, Stop.MEMORY),
             partial(self._go_on, Stop.MEMORY),
         )
+        self._decoded = DecodedMemory(
+            shared, partial(self._stop, Stop.OVERDRAWN), partial(self._go_on, Stop.OVERDRAWN)
+        )
         self._unsent_bytes = 0
         """What the transport has, and finished replies that wait for earlier ones."""
         self._frame_since: float | None = None
@@ -127,6 +133,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
         self._memory.drop()
+        self._decoded.drop()
         self._shared.decoded.give(self._replies.abandon())
         self._shared.reply_bytes_queued -= self._unsent_bytes
         self._unsent_bytes = 0
@@ -178,13 +185,15 @@ class Connection(asyncio.BufferedProtocol):
     def _take(self, data: memoryview) -> None:
         """Answer every whole frame; keep what is left."""
         position, end = 0, len(data)
-        if self._shared.decoded.free_bytes < 0:
-            self._memory.wait_for_turn()
+        is_full = self._shared.decoded.free_bytes < 0
         while not self._stops:
             found = self._receiver.next_frame(data, position)
             if found is None:
                 self._keep(data[position:])
                 return
+            if is_full and self._must_wait(found[0]):
+                self._memory.wait_for_turn()
+                break
             frame, position = found
             self._accept(frame)
             if self._is_closed:
@@ -210,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
             self._keep(data)
         elif self._receiver.grow_bytes:
             self._memory.grow()
-        elif self._shared.decoded.free_bytes < 0:
+        elif self._shared.decoded.free_bytes < 0 and self._must_wait(data[FRAME_PREFIX_BYTES:]):
             self._frame_since = None
             self._receiver.hold_own()
             self._memory.wait_for_turn()
@@ -219,6 +228,10 @@ class Connection(asyncio.BufferedProtocol):
             self._receiver.release_own()
             self._accept(data[FRAME_PREFIX_BYTES:])
             self._memory.settle()
+
+    def _must_wait(self, frame: memoryview) -> bool:
+        """For room among the requests that wait for answers, now that there is none."""
+        return not is_small(self._shared.router.weigh(frame))
 
     # How much it holds, for those who wait
 
@@ -255,6 +268,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._stops or self._is_closed:
             return
         self._memory.end_turn()
+        if self._memory.holds_large_frame and self._shared.decoded.free_bytes < 0:
+            self._memory.wait_for_turn()  # another was faster: what is held stays where it is
+            return
         if (held := self._receiver.take_held()) is not None:
             self._memory.settle()
             self._look_at(self._take, held)
@@ -286,29 +302,26 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(answer, Struct):
             self._send_in_order(encode_reply(route, header, answer))
         elif isinstance(answer, Later):
-            pending = self._charge(answer.abandon, route.weigh(request, request_bytes))
+            pending = self._expect(answer.abandon, route.weigh(request, request_bytes))
             answer.then(partial(self._finish, pending, route, header))
             self._stop_at_limit()
         elif answer is not None:
             self._stop(Stop.EXCLUSIVE)
-            pending = self._charge(None, route.weigh(request, request_bytes))
+            pending = self._expect(None, route.weigh(request, request_bytes))
             waiting = self._answer(answer, pending, route, header)
             self._shared.tasks.start(waiting, f"{route.api.name} for {self.context.peer}")
 
-    def _charge(self, abandon: Callable[[], None] | None, charge_bytes: int) -> PendingReply:
-        self._shared.decoded.free_bytes -= charge_bytes
-        return self._replies.expect(abandon, charge_bytes, self.last_read_at)
-
-    def _discharge(self, pending: PendingReply) -> None:
-        charge_bytes, pending.charge_bytes = pending.charge_bytes, 0
-        self._shared.decoded.give(charge_bytes)
+    def _expect(self, abandon: Callable[[], None] | None, charge_bytes: int) -> PendingReply:
+        pending = self._replies.expect(abandon, charge_bytes, self.last_read_at)
+        self._decoded.charge(pending)
+        return pending
 
     async def _answer(
         self, answer: Coroutine[Any, Any, Struct], pending: PendingReply, route: Route, header: RequestHeader
     ) -> None:
         if self._is_closed:  # since it was accepted; it has not begun
             answer.close()
-            self._discharge(pending)
+            self._decoded.discharge(pending)
             return
         try:
             self._finish(pending, route, header, await answer)
@@ -318,14 +331,18 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse(f"{route.api.name} failed")
             raise
         finally:
-            self._discharge(pending)
+            self._decoded.discharge(pending)
         self._go_on(Stop.EXCLUSIVE)
 
-    def _finish(self, pending: PendingReply, route: Route, header: RequestHeader, reply: Struct) -> None:
-        self._discharge(pending)
+    def _finish(self, pending: PendingReply, route: Route, header: RequestHeader, outcome: Outcome) -> None:
+        self._decoded.discharge(pending)
         if self._is_closed:
             return
-        self._write(self._replies.finish(pending, encode_reply(route, header, reply)))
+        if isinstance(outcome, ProtocolError):
+            self.refuse(str(outcome))
+            return
+        buffers = encode_reply(route, header, outcome) if isinstance(outcome, Struct) else []
+        self._write(self._replies.finish(pending, buffers))
         if (
             Stop.IN_FLIGHT in self._stops
             and len(self._replies) < CONNECTION_REQUESTS_IN_FLIGHT_MAX // 2
@@ -375,6 +392,7 @@ class Connection(asyncio.BufferedProtocol):
             self._is_closed = True
             self._frame_since = None
             self._memory.drop()
+            self._decoded.drop()
             self.close()
 
     def end_for_others(self) -> None:

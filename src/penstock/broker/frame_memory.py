@@ -152,6 +152,12 @@ class FrameMemory:
             self._budgets.decoded.give(self._turn_bytes)
             self._turn_bytes = 0
 
+    @property
+    def holds_large_frame(self) -> bool:
+        """Whether one has come whole and waits for its turn. To hold it anew would copy it, and take
+        from the budget of small ones what it has of its own."""
+        return self._taken_large > 0 and not self._receiver.is_unfinished
+
     # What others think of it
 
     def taken_bytes(self, budget: MemoryBudget) -> int:

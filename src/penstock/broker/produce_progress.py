@@ -2,14 +2,20 @@
 
 Each of its partitions is waited for at most twice: for its turn, if its batch is looked into by a
 worker thread, and then for the high watermark to pass what was appended.
+
+Rule 1: a batch whose turn has not come when the request's time is up is not stored any more.
+Rule 2: nor is one whose client has gone, if that waited for an answer. Whoever asked for none has
+        done all it had to: what it sent is stored.
 """
 
+import asyncio
 from functools import partial
 from typing import Final
 
 from penstock.broker.appending import Turn
-from penstock.broker.router import Later
+from penstock.broker.router import Later, NoReply
 from penstock.errors import ApiError, ErrorCode, ProtocolError
+from penstock.limits import INSPECTION_WAIT_MS_MAX
 from penstock.log.validation import NotABatch
 from penstock.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -51,47 +57,125 @@ class ProduceInProgress:
         self._later = Later()
         self._wait = ProduceWait(deadline, self._done)
 
-    def wait(self, waiting: Waiting, turns: Turns) -> Later:
-        for number, partition, turn in turns:
-            self._wait.outstanding.add(number)
-            turn.then = partial(self._has_had_its_turn, number, partition)
+    def wait(self, waiting: Waiting) -> Later:
         for number, partition, appended in waiting:
             partition.produce_waits.add(appended.end_offset, self._wait, number)
         return self._later
-
-    def _has_had_its_turn(self, number: int, partition: Partition, outcome: Appended | ApiError) -> None:
-        answer, wait = self._answers[number], self._wait
-        if isinstance(outcome, ApiError):
-            _refuse(answer, partition, outcome)
-            wait.reached(number)
-            return
-        answer.base_offset, end_offset = outcome.base_offset, outcome.end_offset
-        answer.log_append_time_ms = outcome.log_append_time_ms
-        answer.log_start_offset = partition.log.log_start_offset
-        if end_offset > partition.high_watermark:
-            partition.produce_waits.add(end_offset, wait, number)
-        else:
-            wait.reached(number)
 
     def _done(self, wait: ProduceWait) -> None:
         for number, code in wait.errors.items():
             self._answers[number].error_code = code
             self._answers[number].base_offset = -1
+        self._finish()
+
+    def _finish(self) -> None:
         self._later.finish(ProduceResponse(self._responses))
 
 
-def refused(index: int, partition: Partition | None, refusal: ApiError) -> PartitionProduceResponse:
+class ProduceInTurn(ProduceInProgress):
+    """One with batches that are looked into first."""
+
+    __slots__ = ("_is_left", "_names_left", "_timer", "_turns")
+
+    def begin(self, waiting: Waiting, turns: Turns, names_left: int, timeout_ms: int) -> Later:
+        """`names_left`: how many records its refusals may still name."""
+        self._later.abandon = self._leave
+        self._wait_for_turns(turns, names_left, min(timeout_ms, INSPECTION_WAIT_MS_MAX))
+        return self.wait(waiting)
+
+    def _wait_for_turns(self, turns: Turns, names_left: int, wait_ms: int) -> None:
+        self._is_left = False
+        self._names_left = names_left
+        self._turns: dict[int, Turn] = {}
+        for number, partition, turn in turns:
+            self._wait.outstanding.add(number)
+            self._turns[number] = turn
+            turn.then = partial(self._has_had_its_turn, number, partition)
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._time_is_up)
+
+    def _has_had_its_turn(self, number: int, partition: Partition, outcome: Appended | ApiError) -> None:
+        del self._turns[number]
+        answer = self._answers[number]
+        if isinstance(outcome, ApiError):
+            _refuse(answer, partition, outcome, self._names_left)
+            self._names_left -= len(answer.record_errors)
+            self._wait.reached(number)
+            return
+        answer.base_offset = outcome.base_offset
+        answer.log_append_time_ms = outcome.log_append_time_ms
+        answer.log_start_offset = partition.log.log_start_offset
+        self._is_appended(number, partition, outcome)
+
+    def _is_appended(self, number: int, partition: Partition, appended: Appended) -> None:
+        if appended.end_offset > partition.high_watermark:
+            partition.produce_waits.add(appended.end_offset, self._wait, number)
+        else:
+            self._wait.reached(number)
+
+    def _time_is_up(self) -> None:
+        for number in self._drop_turns():
+            self._wait.failed(number, ErrorCode.REQUEST_TIMED_OUT)
+
+    def _drop_turns(self) -> list[int]:
+        turns, self._turns = self._turns, {}
+        for turn in turns.values():
+            turn.drop()
+        return list(turns)
+
+    def _done(self, wait: ProduceWait) -> None:
+        if not self._is_left:
+            self._timer.cancel()
+            self._drop_turns()
+            super()._done(wait)
+
+    def _leave(self) -> None:
+        """Nobody waits for the reply any more, although its partitions may still have to reach it."""
+        self._is_left = True
+        self._timer.cancel()
+        self._drop_turns()
+        self._responses, self._answers = [], []
+
+
+class UnansweredProduce(ProduceInTurn):
+    """One without acks: done when all of its batches have had their turns."""
+
+    __slots__ = ()
+
+    def begin(self, waiting: Waiting, turns: Turns, names_left: int, timeout_ms: int) -> Later:
+        self._wait_for_turns(turns, names_left, INSPECTION_WAIT_MS_MAX)
+        require_success(self._answers)  # those that were refused at once
+        return self._later
+
+    def _is_appended(self, number: int, partition: Partition, appended: Appended) -> None:
+        self._wait.reached(number)
+
+    def _finish(self) -> None:
+        try:
+            require_success(self._answers)
+        except ProtocolError as problem:
+            self._later.finish(problem)
+        else:
+            self._later.finish(NoReply.DONE)
+
+
+def refused(
+    index: int, partition: Partition | None, refusal: ApiError, names_left: int
+) -> PartitionProduceResponse:
     answer = PartitionProduceResponse(index)
-    _refuse(answer, partition, refusal)
+    _refuse(answer, partition, refusal, names_left)
     return answer
 
 
-def _refuse(answer: PartitionProduceResponse, partition: Partition | None, refusal: ApiError) -> None:
+def _refuse(
+    answer: PartitionProduceResponse, partition: Partition | None, refusal: ApiError, names_left: int
+) -> None:
     in_log = refusal.code in FOUND_IN_LOG and not isinstance(refusal, NotABatch)
     answer.error_code = refusal.code
     answer.base_offset = -1
     answer.log_start_offset = partition.log.log_start_offset if in_log and partition is not None else -1
-    answer.record_errors = [BatchIndexAndErrorMessage(number, refusal.detail) for number in refusal.records]
+    answer.record_errors = [
+        BatchIndexAndErrorMessage(number, refusal.detail) for number in refusal.records[:names_left]
+    ]
     answer.error_message = refusal.detail or None
 
 

@@ -4,13 +4,15 @@ A handler is called with the decoded request and its context, and answers in one
 
     a response message       written at once
     None                     nothing is written (produce with acks=0)
-    a `Later`                written when it is finished; requests behind it go on meanwhile
+    a `Later`                written when it is finished, if it comes to a message; requests behind
+                             it go on meanwhile
     a coroutine              awaited; requests behind it on the same connection wait
 
 Replies leave in the order of their requests whatever the handlers do; see protocol/connection.py.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from enum import Enum
 from typing import Any, NamedTuple
 
 from penstock.broker.access_table import ACCESS, AccessRow, denied_names
@@ -20,7 +22,7 @@ from penstock.errors import ProtocolError
 from penstock.limits import DECODED_BYTES_PER_BYTE, DECODED_REQUEST_BYTES
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.compiler import Decoder, decoder
-from penstock.protocol.frames import RequestHeader, encode_response
+from penstock.protocol.frames import RequestHeader, encode_response, parse_header
 from penstock.protocol.messages.produce import ProduceResponse
 from penstock.protocol.produce_reply import plain_reply
 from penstock.protocol.schema import Api, Struct
@@ -31,24 +33,34 @@ from penstock.types import Buffer
 class Later:
     """A reply that comes later, by a callback that may run before or after it is waited for."""
 
-    __slots__ = ("_reply", "_then", "abandon")
+    __slots__ = ("_outcome", "_then", "abandon")
 
     def __init__(self, abandon: Callable[[], None] | None = None) -> None:
         self.abandon = abandon
         """Called if the client leaves before the reply is there."""
-        self._reply: Struct | None = None
-        self._then: Callable[[Struct], None] | None = None
+        self._outcome: Outcome | None = None
+        self._then: Callable[[Outcome], None] | None = None
 
-    def finish(self, reply: Struct) -> None:
-        assert self._reply is None, "a reply is finished once"
-        self._reply = reply
+    def finish(self, outcome: "Outcome") -> None:
+        assert self._outcome is None, "a reply is finished once"
+        self._outcome = outcome
         if self._then is not None:
-            self._then(reply)
+            self._then(outcome)
 
-    def then(self, callback: Callable[[Struct], None]) -> None:
+    def then(self, callback: "Callable[[Outcome], None]") -> None:
         self._then = callback
-        if self._reply is not None:
-            callback(self._reply)
+        if self._outcome is not None:
+            callback(self._outcome)
+
+
+class NoReply(Enum):
+    """What a request that asks for no answer comes to."""
+
+    DONE = 0
+
+
+Outcome = Struct | NoReply | ProtocolError
+"""The reply, nothing to be sent, or why the connection is closed."""
 
 
 Answer = Struct | None | Later | Coroutine[Any, Any, Struct]
@@ -59,6 +71,11 @@ def weigh_by_size(request: Any, frame_bytes: int) -> int:
     return DECODED_REQUEST_BYTES + DECODED_BYTES_PER_BYTE * frame_bytes
 
 
+def never_waits(request: Any, frame_bytes: int) -> int:
+    """For handlers that only ever answer at once."""
+    return 0
+
+
 class Route(NamedTuple):
     api: Api[Struct, Struct]
     handle: Handler
@@ -66,6 +83,8 @@ class Route(NamedTuple):
     """Lower than the oldest that is served, where old clients draw conclusions from the range."""
     weigh: Callable[[Any, int], int] = weigh_by_size
     """What a request that waits for its answer is counted as, from itself and the size of its frame."""
+    check: Callable[[Any], None] | None = None
+    """Raises ProtocolError for a request whose handler is not even asked, when it has been decoded."""
 
 
 class Router:
@@ -108,6 +127,14 @@ class Router:
         decode = self._decoders.get((key, version)) or self._decoder_of(key, version)
         return decode(frame, position)[0]
 
+    def weigh(self, frame: memoryview) -> int:
+        """What a request would be counted as if its answer were put off. Nothing is done for it."""
+        header, position = parse_header(frame)
+        if not self.knows(header.api_key, header.api_version):
+            return 0  # refused as soon as it is looked at
+        request = self.decode(header, frame, position)
+        return self._routes[header.api_key].weigh(request, len(frame))
+
     def dispatch(
         self, header: RequestHeader, request: Struct, request_bytes: int, connection: RequestContext
     ) -> tuple[Route, Any, int]:
@@ -138,8 +165,19 @@ class Router:
         if not route.api.has_version(version):
             raise ProtocolError(f"{route.api.name} version {version} is not served")
         found = decoder(route.api.request, version, route.api.is_flexible(version))
+        if route.check is not None:
+            found = _checked(found, route.check)
         self._decoders[key, version] = found
         return found
+
+
+def _checked(decode: Decoder[Struct], check: Callable[[Any], None]) -> Decoder[Struct]:
+    def checked(frame: Buffer, position: int) -> tuple[Struct, int]:
+        request, end = decode(frame, position)
+        check(request)
+        return request, end
+
+    return checked
 
 
 def encode_reply(route: Route, header: RequestHeader, reply: Struct) -> list[Buffer]:

@@ -33,14 +33,14 @@ from penstock.broker.apis.offset_commit import OffsetCommit
 from penstock.broker.apis.offset_delete import OffsetDelete
 from penstock.broker.apis.offset_fetch import OffsetFetch
 from penstock.broker.apis.offset_for_leader_epoch import OffsetForLeaderEpoch
-from penstock.broker.apis.produce import Produce
+from penstock.broker.apis.produce import ACKS_NONE, Produce, require_few_batches
 from penstock.broker.apis.sync_group import SyncGroup
 from penstock.broker.appending import Appending
 from penstock.broker.cluster import Cluster
 from penstock.broker.fetch_reads import FetchReads
 from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.group_coordinator import GroupCoordinator
-from penstock.broker.router import Route, Router
+from penstock.broker.router import Route, Router, never_waits
 from penstock.broker.storage import Storage
 from penstock.broker.topic_creation import TopicCreation
 from penstock.host.clock import Clock
@@ -113,7 +113,12 @@ def add_routes(router: Router, parts: Parts) -> None:
 
 
 def weigh_produce(request: ProduceRequest, frame_bytes: int) -> int:
-    """Its bytes are records, which are in the log by now; what waits is an answer for each batch."""
+    """Its bytes are records, which are in the log by now; what waits is an answer for each batch.
+
+    Without acks there are no answers. Batches that wait to be looked into are counted where they wait.
+    """
+    if request.acks == ACKS_NONE:
+        return DECODED_REQUEST_BYTES
     count = sum([len(topic.partition_data) for topic in request.topic_data])
     return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * count
 
@@ -143,12 +148,13 @@ def _data_routes(parts: Parts) -> list[Route]:
             Produce(partitions, Appending(storage.note_full, storage.fail), parts.clock),
             oldest_advertised=0,
             weigh=weigh_produce,
+            check=require_few_batches,
         ),
         Route(FETCH, fetch, weigh=weigh_fetch),
         Route(LIST_OFFSETS, ListOffsets(partitions, parts.pool)),
-        Route(OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(partitions)),
+        Route(OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(partitions), weigh=never_waits),
         Route(DELETE_RECORDS, DeleteRecords(parts.cluster, partitions, storage)),
-        Route(DESCRIBE_PRODUCERS, DescribeProducers(partitions)),
+        Route(DESCRIBE_PRODUCERS, DescribeProducers(partitions), weigh=never_waits),
         Route(
             DESCRIBE_LOG_DIRS,
             DescribeLogDirs(
@@ -161,15 +167,15 @@ def _data_routes(parts: Parts) -> list[Route]:
 def _metadata_routes(router: Router, parts: Parts) -> list[Route]:
     cluster, creation = parts.cluster, parts.creation
     return [
-        Route(API_VERSIONS, ApiVersions(router.supported)),
+        Route(API_VERSIONS, ApiVersions(router.supported), weigh=never_waits),
         Route(METADATA, Metadata(cluster, creation)),
         Route(FIND_COORDINATOR, FindCoordinator(cluster, parts.groups.ensure_topic)),
         Route(CREATE_TOPICS, CreateTopics(cluster, creation)),
         Route(DELETE_TOPICS, DeleteTopics(cluster)),
         Route(CREATE_PARTITIONS, CreatePartitions(cluster)),
         Route(INIT_PRODUCER_ID, InitProducerId(cluster)),
-        Route(DESCRIBE_CLUSTER, DescribeCluster(cluster)),
-        Route(DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitions(cluster)),
+        Route(DESCRIBE_CLUSTER, DescribeCluster(cluster), weigh=never_waits),
+        Route(DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitions(cluster), weigh=never_waits),
     ]
 
 
@@ -194,8 +200,8 @@ def _group_routes(parts: Parts) -> list[Route]:
 def _config_routes(parts: Parts) -> list[Route]:
     cluster = parts.cluster
     return [
-        Route(DESCRIBE_CONFIGS, DescribeConfigs(cluster)),
+        Route(DESCRIBE_CONFIGS, DescribeConfigs(cluster), weigh=never_waits),
         Route(ALTER_CONFIGS, AlterConfigs(cluster)),
         Route(INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigs(cluster)),
-        Route(LIST_CONFIG_RESOURCES, ListConfigResources(cluster)),
+        Route(LIST_CONFIG_RESOURCES, ListConfigResources(cluster), weigh=never_waits),
     ]

@@ -13,6 +13,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.topic import FlushPolicy
 from penstock.errors import CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock
+from penstock.host.disk import TooManyOpenFiles
 from penstock.host.turns import Turns
 from penstock.host.worker import Worker
 from penstock.limits import (
@@ -58,6 +59,7 @@ class Storage:
         self.partitions = Partitions(directory, config(), self._written, self.inspections)
         self._flush_due: dict[Partition, float] = {}
         self._full_said_at = -float("inf")
+        self._files_are_short = False
 
     # Opening and closing
 
@@ -154,16 +156,22 @@ class Storage:
                 self._flush_due.setdefault(partition, self._clock.monotonic() + config.flush_ms / 1000)
 
     async def run(self) -> None:
-        """The task that does what is due soon: flushes, checkpoints, timeouts."""
+        """The task that does what is due soon: timeouts and flushes. It never waits for the disk."""
         while True:
             await asyncio.sleep(STORAGE_TICK_MS / 1000)
             now = self._clock.monotonic()
             self.flusher.expire_waits(now)
+            if self.partitions.failure is None:
+                self._flush_what_is_due(now)
+
+    async def run_checkpoints(self) -> None:
+        """The task that advances recovery points. It waits for the disk, however long that takes."""
+        while True:
+            await asyncio.sleep(STORAGE_TICK_MS / 1000)
             if self.partitions.failure is not None:
                 continue
             try:
-                self._flush_what_is_due(now)
-                await self.checkpoints.run_due(now)
+                await self.checkpoints.run_due(self._clock.monotonic())
             except StorageFailed as failure:
                 self.fail(failure)
 
@@ -183,8 +191,15 @@ class Storage:
                     await self.retention.enforce(partition)
                 except (CorruptData, StorageFailed, StorageFull) as problem:
                     self._log.warning("retention.postponed", partition=partition.name, reason=str(problem))
+                if partition.log.is_dirty and partition.offline is None:
+                    self._written(partition)  # a segment was begun: its file is open until it is synced
 
     def _flush_what_is_due(self, now: float) -> None:
+        if self._files_are_short:
+            self._files_are_short = False
+            for partition in self.partitions:
+                if partition.log.is_dirty:
+                    self.flusher.request(partition)
         due = [partition for partition, at in self._flush_due.items() if at <= now]
         for partition in due:
             del self._flush_due[partition]
@@ -242,6 +257,8 @@ class Storage:
 
     def note_full(self, full: StorageFull) -> None:
         """There is no room for what a client sent: said now and then, not for every batch."""
+        if isinstance(full, TooManyOpenFiles):
+            self._files_are_short = True  # until what is written is synced, whenever that was due
         now = self._clock.monotonic()
         if (now - self._full_said_at) * 1000 >= DISK_FULL_SAID_MS:
             self._full_said_at = now

@@ -7,17 +7,21 @@ sentence, which names the setting or the limit that was broken.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import admin as untyped
 
+from penstock.cli.cluster import reported
 from penstock.cli.connection import Broker
+from penstock.cli.main import sentence
 from penstock.cli.times import Kind, Place
 from penstock.errors import CommandFailed
 
 # Its names are declared in modules of which it does not say that it passes them on.
 kafka: Any = untyped
+
+SETTINGS_ARE_LISTED: Final = "`penstock topic describe NAME --all-settings` lists the settings of a topic."
 
 
 class Setting(NamedTuple):
@@ -124,7 +128,7 @@ class Admin:
             try:
                 results[what] = future.result()
             except KafkaException as refusal:
-                problems.append(sentence_of(refusal.args[0], failure))
+                problems.append(sentence_of(refusal.args[0], failure, what))
         if problems:
             raise CommandFailed("\n".join(dict.fromkeys(problems)))
         return results
@@ -136,7 +140,7 @@ def _asking(failure: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, OverflowError) as problem:
-        raise CommandFailed(f"{failure}: {str(problem).rstrip('.')}.") from problem
+        raise CommandFailed(sentence(f"{failure}: {problem}")) from problem
 
 
 def _specification(place: Place) -> Any:
@@ -151,6 +155,13 @@ def _specification(place: Place) -> Any:
     return named[place.kind]()
 
 
-def sentence_of(error: Any, failure: str) -> str:
-    """The broker's own words where it has some; they name what is wrong."""
-    return f"{failure}: {error.str().rstrip('.') or error.name()}."
+def sentence_of(error: Any, failure: str, what: Any = None) -> str:
+    """The broker's own words where it has some; they name what is wrong. `what` it was asked about."""
+    said = error.str().removeprefix("Broker: ") or error.name()
+    if error.code() == KafkaError.KAFKA_STORAGE_ERROR and isinstance(what, TopicPartition):
+        said = reported(error.code(), f"{what.topic}-{what.partition}")
+    elif error.code() in (KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE):
+        said = "no answer came in time; allow more with --timeout"
+    told = sentence(f"{failure}: {said}")
+    is_unknown = error.code() == KafkaError.INVALID_CONFIG and "unknown" in said.lower()
+    return f"{told} {SETTINGS_ARE_LISTED}" if is_unknown else told

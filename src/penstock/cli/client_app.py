@@ -47,9 +47,23 @@ class _Commands(TyperGroup):
         module.add_to(holder)
         return typer.main.get_group(holder).get_command(ctx, cmd_name)
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as refusal:
+            refusal.message = in_plain_words(refusal.message)
+            raise
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+def in_plain_words(refusal: str) -> str:
+    """What the library that reads options says of a value, in words for those who typed it."""
+    words, _, _ = refusal.removeprefix("Value error, ").partition(", unable to parse")
+    words = words.replace("Input should be", "it must be").replace("valid integer", "whole number")
+    return words.replace("a valid number", "a number").rstrip(".")
 
 
 app = new_app(

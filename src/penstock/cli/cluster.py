@@ -1,15 +1,28 @@
-"""What any broker can tell of its cluster, asked over the wire client: the topics and their state.
+"""What is asked over the wire client: the topics and their state, and why a partition is not served.
 
-What must go to a leader or to the controller is in admin.py.
+What must go to a leader or to the controller is in admin.py. The exception are questions whose answer
+librdkafka keeps to itself: it tries again when a broker reports an error, and says only that time is up.
 """
 
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from penstock.cli.command import TOPIC_NAME_RULE
 from penstock.cli.connection import Broker, BrokerClient
+from penstock.cli.output import bytes_text
+from penstock.config.listeners import Address
 from penstock.errors import CommandFailed, ErrorCode
+from penstock.limits import BATCH_BYTES_MAX
+from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS, DescribeLogDirsRequest
+from penstock.protocol.messages.fetch import FETCH, FetchPartition, FetchRequest, FetchTopic
+from penstock.protocol.messages.list_offsets import (
+    LIST_OFFSETS,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from penstock.protocol.messages.metadata import (
     METADATA,
     MetadataRequest,
@@ -22,6 +35,9 @@ from penstock.types import NO_TOPIC_ID
 # What a broker says of a topic that it is just making.
 _NOT_YET: Final = (ErrorCode.LEADER_NOT_AVAILABLE,)
 _NOT_YET_PAUSE_S: Final = 0.05
+_LATEST: Final = -1
+# Where a fetch goes on by itself: librdkafka finds the start of the log.
+_MENDED_BY_THE_CLIENT: Final = (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
 class PartitionState(NamedTuple):
@@ -57,20 +73,25 @@ def metadata_of(client: BrokerClient, names: Sequence[str], *, create: bool = Fa
     return client.ask(METADATA, MetadataRequest(topics=topics, allow_auto_topic_creation=create))
 
 
-def find_topics(broker: Broker, names: Sequence[str]) -> list[TopicState]:
+def find_topics(broker: Broker, names: Sequence[str], *, advise_creation: bool = False) -> list[TopicState]:
     """All of them, or CommandFailed that names the missing ones."""
     with broker.client() as client:
         answer = metadata_of(client, names)
     missing = [topic for topic in answer.topics if topic.error_code]
     if missing:
-        raise CommandFailed("\n".join(_why_not(topic) for topic in missing))
+        raise CommandFailed("\n".join(_why_not(topic, advise_creation) for topic in missing))
     by_name = {topic.name: _topic_state(topic) for topic in answer.topics}
     return [by_name[name] for name in names]
 
 
-def find_topic(broker: Broker, name: str) -> TopicState:
-    (found,) = find_topics(broker, [name])
+def find_topic(broker: Broker, name: str, *, advise_creation: bool = True) -> TopicState:
+    (found,) = find_topics(broker, [name], advise_creation=advise_creation)
     return found
+
+
+def no_partition(topic: str, existing: Sequence[int], number: int) -> str:
+    has = "only partition 0" if len(existing) == 1 else f"partitions 0 to {existing[-1]}"
+    return f"topic {topic} has no partition {number}: it has {has}."
 
 
 def find_or_make_topic(broker: Broker, name: str) -> TopicState:
@@ -82,23 +103,91 @@ def find_or_make_topic(broker: Broker, name: str) -> TopicState:
             if topic.error_code == ErrorCode.NONE:
                 return _topic_state(topic)
             if topic.error_code not in _NOT_YET or time.monotonic() > deadline:
-                raise CommandFailed(_why_not(topic))
+                raise CommandFailed(_why_not(topic, advise_creation=True))
             time.sleep(_NOT_YET_PAUSE_S)
 
 
-def _why_not(topic: MetadataResponseTopic) -> str:
+def _why_not(topic: MetadataResponseTopic, advise_creation: bool) -> str:
     name, code = topic.name, topic.error_code
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        remedy = f"Create it with `penstock topic create {name}`, or see `penstock topic list`."
+        creation = f"Create it with `penstock topic create {name}`, or see `penstock topic list`."
+        remedy = creation if advise_creation else "`penstock topic list` shows those that do."
         return f"topic {name} does not exist. {remedy}"
     if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
-        return (
-            f"{name!r} cannot be the name of a topic. "
-            "Use up to 249 letters, digits, dots, dashes and underscores, and not . or .. alone."
-        )
+        return f"{name!r} cannot be the name of a topic: {TOPIC_NAME_RULE}."
     if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return f"you may not use topic {name}."
     return f"topic {name} cannot be used: {error_name(code)}."
+
+
+# Why nothing comes or goes
+
+
+def why_not_read(broker: Broker, topic: str, offsets: Mapping[int, int]) -> str | None:
+    """What a leader says to a fetch at one of these offsets, by partition; None if nothing is wrong."""
+    for leader, state, numbers in _by_leader(broker, topic, offsets):
+        wanted = FetchTopic(
+            topic,
+            state.topic_id,
+            [
+                FetchPartition(number, fetch_offset=offsets[number], partition_max_bytes=1)
+                for number in numbers
+            ],
+        )
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, session_epoch=-1, topics=[wanted])
+        with broker.client(leader) as client:
+            answer = client.ask(FETCH, request)
+        for entry in (entry for found in answer.responses for entry in found.partitions):
+            if entry.error_code not in _MENDED_BY_THE_CLIENT:
+                return f"{reported(entry.error_code, f'{topic}-{entry.partition_index}')}."
+    return None
+
+
+def why_not_written(broker: Broker, topic: str, partition: int) -> str | None:
+    """What keeps the leader from storing records, without a full stop; None if nothing can be seen.
+
+    A batch is not sent to find out: it might be stored.
+    """
+    for leader, _, _ in _by_leader(broker, topic, [partition]):
+        asked = ListOffsetsTopic(topic, [ListOffsetsPartition(partition, timestamp=_LATEST)])
+        with broker.client(leader) as client:
+            answer = client.ask(LIST_OFFSETS, ListOffsetsRequest(replica_id=-1, topics=[asked]))
+            directories = client.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=[])).results
+        for entry in (entry for found in answer.topics for entry in found.partitions):
+            if entry.error_code:
+                return reported(entry.error_code, f"{topic}-{partition}")
+        for directory in directories:
+            if directory.error_code:
+                return "the broker's disk failed: see its log"
+            if 0 <= directory.usable_bytes < BATCH_BYTES_MAX:
+                free, total = bytes_text(directory.usable_bytes), bytes_text(directory.total_bytes)
+                return f"the broker's disk is full ({free} of {total} are free)"
+    return None
+
+
+def reported(code: int, partition: str) -> str:
+    """An error that a broker reports for a partition, and where to look; without a full stop."""
+    if code == ErrorCode.KAFKA_STORAGE_ERROR:
+        return (
+            f"the broker reports a storage error for {partition}: see its log; "
+            "`penstock dump-log --verify` shows damage"
+        )
+    return f"the broker reports {error_name(code)} for {partition}"
+
+
+def _by_leader(
+    broker: Broker, topic: str, partitions: Iterable[int]
+) -> Iterable[tuple[Address, MetadataResponseTopic, list[int]]]:
+    """The leaders of these partitions, and what each of them leads."""
+    with broker.client() as client:
+        metadata = metadata_of(client, [topic])
+    addresses = {node.node_id: Address(node.host, node.port) for node in metadata.brokers}
+    (state,) = metadata.topics
+    leaders = {entry.partition_index: entry.leader_id for entry in state.partitions}
+    led: dict[int, list[int]] = {}
+    for number in partitions:
+        led.setdefault(leaders.get(number, -1), []).append(number)
+    return [(addresses[node], state, numbers) for node, numbers in led.items() if node in addresses]
 
 
 def error_name(code: int) -> str:

@@ -6,6 +6,7 @@ same options, spelled and explained once.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -13,6 +14,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}", re.ASCII)
+TOPIC_NAME_RULE: Final = (
+    "use up to 249 ASCII letters, digits, dots, dashes and underscores, and not . or .. alone"
+)
 BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
 TIMEOUT_S_DEFAULT: Final = 10.0
 TIMEOUT_S_MAX: Final = 86_400.0
@@ -85,13 +90,15 @@ def client_command(function: Callable[..., None]) -> Callable[..., None]:
 def topic_names(given: Any) -> Any:
     """For arguments that name topics: what no topic can be called is refused before anybody is asked.
 
-    The rest of the rules are the broker's. Bytes that are no UTF-8 would end in the client's C code.
+    The rule is that of every Kafka broker. Bytes that are no UTF-8 would end in the client's C code.
     """
     for name in [given] if isinstance(given, str) else given or ():
         if not name:
             raise typer.BadParameter("the name of a topic cannot be empty")
         if not is_utf8(name):
             raise typer.BadParameter(f"{name!a} cannot be the name of a topic: it is not UTF-8")
+        if TOPIC_NAME.fullmatch(name) is None:
+            raise typer.BadParameter(f"{name!r} cannot be the name of a topic: {TOPIC_NAME_RULE}")
     return given
 
 

@@ -145,10 +145,12 @@ def _place(start: str) -> "Place":
 
 
 def _chosen(topic: str, existing: Sequence[int], wanted: Sequence[int] | None) -> list[int]:
+    from penstock.cli.cluster import no_partition
+
     chosen = sorted(set(wanted)) if wanted else list(existing)
     for number in chosen:
         if number not in existing:
-            raise CommandFailed(f"topic {topic} has no partition {number}: it has 0 to {existing[-1]}.")
+            raise CommandFailed(no_partition(topic, existing, number))
     return chosen
 
 
@@ -202,6 +204,10 @@ class Reader:
         self._open = {
             number: span for number, span in plan.items() if span.end is None or span.start < span.end
         }
+        self._broker = broker
+        self._next = {number: span.start for number, span in self._open.items()}
+        """Where each partition goes on."""
+        self._at_end: set[int] = set()
         self._heard_at = time.monotonic()
         self._consumer: Any = self._new_consumer(broker) if self._open else None
 
@@ -248,6 +254,8 @@ class Reader:
             return None
         if number not in self._open or self._left == 0:
             return None
+        self._next[number] = message.offset() + 1
+        self._at_end.discard(number)
         end = self._open[number].end
         if end is not None and message.offset() >= end - 1:
             del self._open[number]
@@ -262,16 +270,35 @@ class Reader:
 
         if error.code() != KafkaError._PARTITION_EOF:
             raise CommandFailed(f"partition {number} of topic {self._topic} cannot be read: {error.str()}.")
+        self._at_end.add(number)
         # The last offsets of a partition may belong to no record (compaction, transactions).
         if number in self._open and self._open[number].end is not None:
             del self._open[number]
 
     def _check_heard(self, heard: bool) -> None:
+        """CommandFailed if records are there and none come; who follows is told only what the broker says."""
         now = time.monotonic()
-        if heard or all(span.end is None for span in self._open.values()):
+        waiting = {number: self._next[number] for number in self._open if number not in self._at_end}
+        if heard or not waiting:
             self._heard_at = now
         elif now - self._heard_at > self._timeout_s:
-            raise CommandFailed(f"the broker sent nothing for {self._timeout_s:g} s. See --timeout.")
+            self._heard_at = now
+            self._explain_silence(waiting)
+
+    def _explain_silence(self, waiting: Mapping[int, int]) -> None:
+        from penstock.cli.cluster import why_not_read
+
+        follows = all(span.end is None for span in self._open.values())
+        try:
+            reason = why_not_read(self._broker, self._topic, waiting)
+        except CommandFailed:  # no broker can be reached; it may come back
+            if follows:
+                return
+            raise
+        if reason is None and not follows:
+            reason = f"the broker sent nothing for {self._timeout_s:g} s. Allow more with --timeout."
+        if reason is not None:
+            raise CommandFailed(reason)
 
 
 def _tell_lost(error: Any) -> None:

@@ -60,27 +60,32 @@ def dump_log(
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
+    """BadParameter if one of them is nothing that can be read here: then nothing is printed."""
     from penstock.cli.log_files import is_log_file
 
     files: list[Path] = []
     for path in paths:
         if not path.exists():
-            raise CommandFailed(f"there is no {path}.")
+            raise _wrong(f"there is no {path}")
         if path.is_dir():
             found = sorted(file for file in path.rglob("*") if file.is_file() and is_log_file(file))
             if not found:
-                raise CommandFailed(f"{path} holds no files of a log.")
+                raise _wrong(f"{path} holds no files of a log")
             files += found
         elif not path.is_file():
-            raise CommandFailed(f"{path} is neither a file nor a folder.")
+            raise _wrong(f"{path} is neither a file nor a folder")
         elif is_log_file(path):
             files.append(path)
         else:
-            raise CommandFailed(
+            raise _wrong(
                 f"{path} is no file of a log: a .log, .index, .timeindex or .snapshot file has a number "
-                "for a name, a checkpoint ends in -checkpoint."
+                "for a name, a checkpoint ends in -checkpoint"
             )
     return files
+
+
+def _wrong(problem: str) -> typer.BadParameter:
+    return typer.BadParameter(problem, param_hint="FILE-OR-FOLDER")
 
 
 def _dump(file: Path, options: "Options", as_json: bool) -> bool:

@@ -8,22 +8,29 @@ Rule 1: what a person can act on is a sentence on stderr; only a defect of ours 
 Rule 2: exit code 2 means that what was typed or a setting is wrong, which is found out before anything
         is done; 1 that it could not be done; 130 that Ctrl-C came before the end.
 Rule 3: a reader that closes the pipe (`| head`) has what it wanted: that ends a command quietly.
+Rule 4: what a command needs is imported where Ctrl-C is already understood, which is to say below.
 """
 
 import sys
-from contextlib import suppress
-from importlib import import_module
-from typing import Final
 
-from penstock.cli.streams import OutputFailed, reliable_streams
-from penstock.errors import CommandFailed, ConfigError, CorruptData, StorageFailed, StorageFull
-
-EXIT_WRONG_USE: Final = 2
-EXIT_INTERRUPTED: Final = 130
-BROKER_COMMANDS: Final = {"serve": "penstock.cli.serve", "check-config": "penstock.cli.check_config"}
+EXIT_WRONG_USE = 2
+EXIT_INTERRUPTED = 130
+BROKER_COMMANDS = {"serve": "penstock.cli.serve", "check-config": "penstock.cli.check_config"}
 
 
 def main() -> None:
+    try:
+        _main()
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _main() -> None:
+    from contextlib import suppress
+
+    from penstock.cli.streams import OutputFailed, reliable_streams
+    from penstock.errors import CommandFailed, ConfigError, CorruptData, StorageFailed, StorageFull
+
     try:
         with reliable_streams():
             _run(sys.argv[1:])
@@ -34,17 +41,30 @@ def main() -> None:
             print(f"penstock: {problem}", file=sys.stderr)
         sys.exit(EXIT_WRONG_USE)
     except (CommandFailed, CorruptData, StorageFailed, StorageFull) as problem:
-        sys.exit(f"penstock: {problem}")
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+        sys.exit(f"penstock: {sentence(str(problem))}")
 
 
 def _run(arguments: list[str]) -> None:
+    import signal
+    from importlib import import_module
+
     name = arguments[0] if arguments else ""
-    if name in BROKER_COMMANDS:
-        import_module(BROKER_COMMANDS[name]).main(arguments[1:])
-    else:
+    if name not in BROKER_COMMANDS:
         import_module("penstock.cli.client_app").app()
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    if name == "serve":
+        # Until the broker takes over: nothing was made yet, so there is nothing to stop.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        import_module(BROKER_COMMANDS[name]).main(arguments[1:])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def sentence(text: str) -> str:
+    """With a full stop, unless it ends as a sentence does already."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 if __name__ == "__main__":

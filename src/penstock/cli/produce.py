@@ -8,6 +8,7 @@ not it is UTF-8.
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -96,7 +97,7 @@ def produce(
         Acks, typer.Option(help="Who must have it: all replicas in sync, the leader (1), nobody (0).")
     ] = Acks.ALL,
 ) -> None:
-    from penstock.cli.cluster import find_or_make_topic
+    from penstock.cli.cluster import find_or_make_topic, no_partition
     from penstock.cli.record_input import ANY_PARTITION, Outgoing, json_records, plain_records
 
     _refuse_contradictions(value, key, key_separator, file, as_json)
@@ -110,7 +111,7 @@ def produce(
     with _opened(file) as source:
         state = find_or_make_topic(broker, topic)
         if number not in (ANY_PARTITION, *state.numbers):
-            raise CommandFailed(f"topic {topic} has no partition {number}: it has 0 to {state.numbers[-1]}.")
+            raise CommandFailed(no_partition(topic, state.numbers, number))
         sender = Sender(broker, topic, compression, acks)
         if value is not None:
             sender.send(iter([pattern._replace(value=os.fsencode(value))]))
@@ -161,6 +162,7 @@ class Sender:
 
         from penstock.cli.admin import Admin
 
+        self._broker = broker
         self._topic = topic
         self._timeout_s = broker.timeout_s
         settings = Admin(broker).settings([topic])[topic]
@@ -183,6 +185,8 @@ class Sender:
         )
         self.records = self.bytes = 0
         self._reasons: dict[str, int] = {}
+        self._given_up: dict[int, int] = {}
+        """Records that nobody would take in time, by partition."""
 
     def send(self, records: Iterator["Outgoing"], shown: Callable[[int], None] | None = None) -> None:
         """Returns when all were stored. CommandFailed names what was not; the rest is stored even so."""
@@ -202,11 +206,26 @@ class Sender:
             note(f"{sizes} in {seconds:.2f} s")
         if left:
             self._reasons["no answer came before --timeout"] = left
-        if self._reasons:
-            lines = [
-                f"{counted(count, 'record')} not stored: {reason}." for reason, count in self._reasons.items()
-            ]
+        reasons = self._all_reasons()
+        if reasons:
+            lines = [f"{counted(count, 'record')} not stored: {reason}." for reason, count in reasons.items()]
             raise CommandFailed("\n".join(lines))
+
+    def _all_reasons(self) -> dict[str, int]:
+        """With why records were not taken in time, where the broker tells."""
+        reasons = Counter(self._reasons)
+        for index, (partition, count) in enumerate(self._given_up.items()):
+            told = self._why_given_up(partition) if index < FAILURES_SHOWN_MAX else None
+            reasons[told or f"not taken by the broker within {self._timeout_s:g} s (see --timeout)"] += count
+        return reasons
+
+    def _why_given_up(self, partition: int) -> str | None:
+        from penstock.cli.cluster import why_not_written
+
+        try:
+            return why_not_written(self._broker, self._topic, partition)
+        except CommandFailed as unreachable:
+            return str(unreachable).rstrip(".")
 
     def _flush(self, seconds_max: float) -> int:
         """How many are still on their way. In short waits: Ctrl-C is only heard between them."""
@@ -247,21 +266,28 @@ class Sender:
         self._refused(error, message.partition())
 
     def _refused(self, error: Any, partition: int) -> None:
-        reason = _reason(error, self._topic, partition, self._timeout_s)
+        from confluent_kafka import KafkaError
+
+        if error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError.KAFKA_STORAGE_ERROR):
+            self._given_up[partition] = self._given_up.get(partition, 0) + 1
+            return
+        reason = _reason(error, self._topic, partition)
         if reason not in self._reasons and len(self._reasons) >= FAILURES_SHOWN_MAX:
             reason = "other reasons"
         self._reasons[reason] = self._reasons.get(reason, 0) + 1
 
 
-def _reason(error: Any, topic: str, partition: int, timeout_s: float) -> str:
+def _reason(error: Any, topic: str, partition: int) -> str:
     from confluent_kafka import KafkaError
 
+    bounds = f"message.timestamp.before.max.ms or message.timestamp.after.max.ms of topic {topic} allows"
+    remedy = f"raise it with `penstock topic alter {topic} --set max.message.bytes=BYTES`"
     special = {
-        KafkaError._MSG_TIMED_OUT: f"the broker did not take them within {timeout_s:g} s (see --timeout)",
         KafkaError._UNKNOWN_PARTITION: f"topic {topic} has no partition {partition}",
-        KafkaError.MSG_SIZE_TOO_LARGE: f"larger than max.message.bytes of topic {topic} allows",
+        KafkaError.MSG_SIZE_TOO_LARGE: f"larger than max.message.bytes of topic {topic} allows; {remedy}",
+        KafkaError.INVALID_TIMESTAMP: f"its timestamp is further from now than {bounds}",
     }
-    return special.get(error.code()) or str(error.str()).rstrip(".")
+    return special.get(error.code()) or str(error.str()).removeprefix("Broker: ").rstrip(".")
 
 
 @contextmanager
@@ -272,7 +298,7 @@ def _opened(file: Path | None) -> Iterator[BinaryIO]:
     try:
         source = file.open("rb")
     except OSError as problem:
-        raise CommandFailed(f"cannot read {file}: {problem.strerror}.") from problem
+        raise typer.BadParameter(f"cannot read {file}: {problem.strerror}", param_hint="--file") from problem
     with source:
         yield source
 

@@ -26,6 +26,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 LINE_BYTES_MAX: Final = REQUEST_BYTES_MAX
 """A longer one could not be sent in any form."""
+INTEGER_DIGITS_MAX: Final = 20
 ANY_PARTITION: Final = -1
 NO_TIME: Final = 0
 """librdkafka's way to say: the time of sending."""
@@ -42,11 +43,18 @@ class Outgoing(NamedTuple):
 def numbered_lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Lines without their end, counted from 1."""
     number = 0
-    while line := source.readline(LINE_BYTES_MAX + 1):
+    while line := _line_of(source):
         number += 1
         if len(line) > LINE_BYTES_MAX:
             raise CommandFailed(f"line {number} is longer than {LINE_BYTES_MAX} bytes.")
         yield number, line.removesuffix(b"\n")
+
+
+def _line_of(source: BinaryIO) -> bytes:
+    try:
+        return source.readline(LINE_BYTES_MAX + 1)
+    except OSError as problem:
+        raise CommandFailed(f"cannot read the input: {problem.strerror}.") from problem
 
 
 def plain_records(source: BinaryIO, pattern: Outgoing, separator: bytes | None) -> Iterator[Outgoing]:
@@ -69,10 +77,37 @@ def json_records(
         if not line.strip():
             continue
         try:
-            record = record_of_json(json.loads(line), pattern)
-        except (ValueError, RecursionError) as problem:
+            record = record_of_json(fields_of(line), pattern)
+        except ValueError as problem:
             raise CommandFailed(f"line {number} is not a record: {problem}.") from problem
         yield record._replace(partition=pattern.partition) if ignore_partitions else record
+
+
+def fields_of(line: bytes) -> Any:
+    """ValueError in words for those who wrote the line, not for those who wrote the parser."""
+    try:
+        return json.loads(line.decode(), object_pairs_hook=_unrepeated, parse_int=_integer)
+    except UnicodeDecodeError as problem:
+        raise ValueError(f"byte {problem.start + 1} is not UTF-8") from problem
+    except json.JSONDecodeError as problem:
+        raise ValueError(f"from character {problem.pos + 1} on it is not JSON") from problem
+    except RecursionError as problem:
+        raise ValueError("it is nested too deeply") from problem
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise ValueError(f"{name!a} is given twice (headers that repeat a name go in a list of pairs)")
+        fields[name] = value
+    return fields
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > INTEGER_DIGITS_MAX:
+        raise ValueError(f"the number {digits[:INTEGER_DIGITS_MAX]}... is too long")
+    return int(digits)
 
 
 def record_of_json(fields: Any, pattern: Outgoing) -> Outgoing:
@@ -109,7 +144,10 @@ def _is_header(pair: Any) -> bool:
 
 def _header_value(given: Any) -> bytes | None:
     if isinstance(given, dict) and given.keys() == {"base64"}:
-        return _from_base64(given["base64"])
+        try:
+            return _from_base64(given["base64"])
+        except _Malformed as problem:
+            raise ValueError(f"the value of a header is not {problem}") from problem
     return None if given is None else _text(given)
 
 
@@ -121,7 +159,12 @@ def _content(fields: dict[str, Any], name: str) -> tuple[bool, bytes | None]:
     if len(given) > 1:
         raise ValueError(f"{name} is given twice")
     content = fields[name + given[0]]
-    return True, None if content is None else _FORMS[given[0]](content)
+    if content is None:
+        return True, None
+    try:
+        return True, _FORMS[given[0]](content)
+    except _Malformed as problem:
+        raise ValueError(f"{name}{given[0]} is not {problem}") from problem
 
 
 def _number(fields: dict[str, Any], name: str, default: int, maximum: int) -> int:
@@ -129,7 +172,7 @@ def _number(fields: dict[str, Any], name: str, default: int, maximum: int) -> in
     if number is None:
         return default
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= maximum:
-        raise ValueError(f"{name} must be a number from 0 on")
+        raise ValueError(f"{name} must be a whole number from 0 to {maximum}")
     return number
 
 
@@ -142,12 +185,24 @@ def _text(given: Any) -> bytes:
         raise ValueError(f"{ascii(given)[:40]} holds half of a surrogate pair, which is no text") from None
 
 
+class _Malformed(ValueError):
+    """Named by what it should be."""
+
+
 def _from_base64(given: Any) -> bytes:
-    return b64decode(_text(given), validate=True)
+    text = _text(given)
+    try:
+        return b64decode(text, validate=True)
+    except ValueError as problem:
+        raise _Malformed("base64") from problem
 
 
 def _from_hex(given: Any) -> bytes:
-    return bytes.fromhex(_text(given).decode())
+    text = _text(given).decode()
+    try:
+        return bytes.fromhex(text)
+    except ValueError as problem:
+        raise _Malformed("hexadecimal: use an even number of 0 to 9 and a to f") from problem
 
 
 _FORMS: Final[dict[str, Callable[[Any], bytes]]] = {"": _text, "_base64": _from_base64, "_hex": _from_hex}

@@ -1,17 +1,21 @@
 """`penstock serve`: one broker, until Ctrl-C or SIGTERM."""
 
 import asyncio
+import errno
 import gc
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from penstock.cli.main import sentence
 from penstock.cli.serve_options import configuration, parser
+from penstock.cli.start_checks import advice, taken_addresses
 from penstock.cli.streams import OutputFailed
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Address, Listener
-from penstock.errors import CommandFailed, ConfigError
+from penstock.errors import CommandFailed, ConfigError, CorruptData, StorageFailed, StorageFull
 
 EXAMPLES = (
     ("A broker that only this machine can reach, its data in ./penstock-data", "penstock serve"),
@@ -37,16 +41,25 @@ def main(argv: Sequence[str]) -> None:
 def run(config: BrokerConfig) -> None:
     import uvloop
 
+    if problems := list(taken_addresses(config)):
+        raise CommandFailed("\n".join(map(sentence, problems)))
+    # What SQLite makes is open to everybody who may read the folder, unlike our own files.
+    os.umask(os.umask(0o077) | 0o027)
     # A worker thread that holds the interpreter delays every client; it must let go soon.
     sys.setswitchinterval(0.0005)
     _allow_many_files()
     try:
         with suppress(KeyboardInterrupt):
             uvloop.run(_serve(config))
-    except ConfigError as problem:
+    except (ConfigError, CorruptData, StorageFailed, StorageFull) as problem:
         # The settings were found to be right before: what is wrong is the world they met, as a port
         # that somebody else has.
-        raise CommandFailed(str(problem)) from problem
+        raise CommandFailed(sentence(str(problem)) + advice(str(problem))) from problem
+    except OSError as problem:
+        if problem.errno != errno.ENOSPC:
+            raise
+        said = f"the disk of {config.node.data_dir} is full."
+        raise CommandFailed(said + advice(said)) from problem
 
 
 async def _serve(config: BrokerConfig) -> None:
@@ -77,7 +90,8 @@ async def _serve(config: BrokerConfig) -> None:
             # What was made until now lives as long as the process: the collector need not look again.
             gc.collect()
             gc.freeze()
-            _say_ready(broker.listeners, http.address)
+            if not stop.is_set():
+                _say_ready(broker.listeners, http.address)
             tasks.start(http.serve(), "http")
             await stop.wait()
             world.log.info("broker.stopping")

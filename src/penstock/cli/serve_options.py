@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from typing import NoReturn
 
 from penstock.cli.start_checks import file_problems
 from penstock.config.broker import BrokerConfig
@@ -11,9 +12,16 @@ from penstock.errors import ConfigError
 FLAGS = ("data_dir", "kafka", "http", "advertised", "node_id", "rack", "metadata", "insecure")
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One sentence, as for every other mistake."""
+        said = message.removeprefix("argument ").replace("unrecognized arguments:", "there is no option")
+        raise ConfigError(f"{said}; `{self.prog} --help` lists what there is")
+
+
 def parser(command: str, description: str, examples: Sequence[tuple[str, str]]) -> argparse.ArgumentParser:
     lines = [f"  {wish}:\n      {typed}" for wish, typed in examples]
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog=f"penstock {command}",
         description=description,
         epilog="\n\n".join(["examples:", *lines]),
@@ -25,11 +33,17 @@ def parser(command: str, description: str, examples: Sequence[tuple[str, str]]) 
     add("--kafka", metavar="HOST:PORT", help="for Kafka clients (default 127.0.0.1:9092)")
     add("--http", metavar="HOST:PORT", help="for HTTP (default 127.0.0.1:8080)")
     add("--advertised", metavar="HOST:PORT", help="what clients are told to connect to")
-    add("--node-id", type=int, metavar="NUMBER", help="the number of this broker (default 1)")
+    add("--node-id", metavar="NUMBER", help="the number of this broker (default 1)")
     add("--rack", metavar="NAME", help="where this broker stands")
     add("--metadata", metavar="STORE", help="where the cluster's metadata is kept (default embedded)")
     add("--config", metavar="FILE", help="settings in TOML, keys quoted")
-    add("--set", metavar="KEY=VALUE", action="append", help="a setting, over the file; may be repeated")
+    listed = "`python -m penstock.config.reference` lists them"
+    add(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        help=f"a setting, over the file; may be repeated; {listed}",
+    )
     add("--insecure", action="store_true", help="allow listening beyond loopback without TLS")
     return made
 

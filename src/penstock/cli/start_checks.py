@@ -3,17 +3,23 @@
 `serve` and `check-config` ask this before anything is made or changed, so that both say the same. What
 happens to a file between this and its use is told by the broker, in its own words.
 
+`taken_addresses` and `advice` are for `serve` alone: what they speak of may be right although another
+broker runs.
+
 Rule: each problem names the setting, the file and what to do about it.
 """
 
 import os
+import socket
 from collections.abc import Iterator
 
 from penstock.config.broker import BrokerConfig
+from penstock.config.listeners import Address
+from penstock.errors import CorruptData, StorageFailed, StorageFull
 
 
 def file_problems(config: BrokerConfig) -> list[str]:
-    return [*_data_directory_problems(config.node.data_dir), *_tls_problems(config)]
+    return [*_data_directory_problems(config.node.data_dir, config.node.node_id), *_tls_problems(config)]
 
 
 def _tls_problems(config: BrokerConfig) -> Iterator[str]:
@@ -25,10 +31,15 @@ def _tls_problems(config: BrokerConfig) -> Iterator[str]:
         yield from listener_problems(name, tls)
 
 
-def _data_directory_problems(path: str) -> Iterator[str]:
+def _data_directory_problems(path: str, node_id: int) -> Iterator[str]:
     existing = _nearest_existing(path)
     if not os.path.isdir(existing):
         yield (f"log.dirs = {path!r}: {existing} is not a folder; choose one for the data with --data-dir")
+    elif os.statvfs(existing).f_flag & os.ST_RDONLY:
+        yield (
+            f"log.dirs = {path!r}: the file system of {existing} is mounted read-only;"
+            " mount it for writing, or choose another folder with --data-dir"
+        )
     elif not os.access(existing, os.W_OK | os.X_OK):
         yield (
             f"log.dirs = {path!r}: {_user()} may not write to {existing};"
@@ -36,6 +47,7 @@ def _data_directory_problems(path: str) -> Iterator[str]:
         )
     elif existing == path:
         yield from _metadata_problems(path)
+        yield from _identity_problems(path, node_id)
 
 
 def _metadata_problems(path: str) -> Iterator[str]:
@@ -48,11 +60,81 @@ def _metadata_problems(path: str) -> Iterator[str]:
         yield f"log.dirs = {path!r}: {_user()} may not read and write {metadata}; allow it"
 
 
+def _identity_problems(path: str, node_id: int) -> Iterator[str]:
+    """Whether it is this broker's. Its own words where it has some, found without making anything."""
+    import msgspec
+
+    from penstock.host.os_disk import OsDisk
+    from penstock.log.data_directory import IDENTITY_FILE, Identity, refuse_strangers
+
+    disk, file = OsDisk(), f"{path}/{IDENTITY_FILE}"
+    try:
+        refuse_strangers(disk, path)
+        if not disk.exists(file):
+            return
+        identity = msgspec.json.decode(disk.read_file(file), type=Identity)
+    except msgspec.DecodeError:
+        yield f"log.dirs = {path!r}: {file} is damaged; restore it from a backup of the data directory"
+    except (CorruptData, StorageFailed, StorageFull) as problem:
+        yield f"log.dirs = {path!r}: {problem}"
+    else:
+        if identity.node_id != node_id:
+            yield (
+                f"log.dirs = {path!r}: belongs to node {identity.node_id}, not to node {node_id};"
+                f" start with --node-id {identity.node_id}, or choose another folder with --data-dir"
+            )
+
+
 def _nearest_existing(path: str) -> str:
     """The folder itself, or that of its parents in which the broker would begin to make folders."""
     while not os.path.lexists(path):
         path = os.path.dirname(path.rstrip("/")) or "."
     return path
+
+
+# Of `serve` alone
+
+
+def taken_addresses(config: BrokerConfig) -> Iterator[str]:
+    """Where this broker cannot listen; asked before it makes its data directory."""
+    for listener in config.listeners:
+        where = f"listener {listener.name}", "--kafka or `listeners`"
+        yield from _taken(Address(listener.host, listener.port), *where)
+    yield from _taken(config.http, "HTTP", "--http")
+
+
+def _taken(address: Address, purpose: str, option: str) -> Iterator[str]:
+    try:
+        places = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, place in places:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(place)
+    except socket.gaierror:
+        yield f"cannot listen on {address} for {purpose}: no such host. Choose another address with {option}"
+    except OSError as error:
+        reason = os.strerror(error.errno).lower() if error.errno else str(error)
+        yield f"cannot listen on {address} for {purpose}: {reason}. Choose another address with {option}"
+
+
+_ADVICE = (
+    ("is in use by", "Stop that process, or choose another folder with --data-dir"),
+    (
+        "is not a sound metadata store",
+        "Restore it from a backup, or move the data directory away to begin anew",
+    ),
+    ("metadata.sqlite is damaged", "Restore it from a backup, or move the data directory away to begin anew"),
+    ("is full", "Free some space on its disk and start again"),
+    ("No space left on device", "Free some space on its disk and start again"),
+    ("cannot create", "Allow this user to write there, or choose another folder with --data-dir"),
+)
+
+
+def advice(problem: str) -> str:
+    """What to do about a start that failed, as a sentence of its own; empty where nothing helps."""
+    return next((f" {remedy}." for words, remedy in _ADVICE if words in problem), "")
 
 
 def _user() -> str:

@@ -31,6 +31,7 @@ class Place(NamedTuple):
 _UNITS_MS: Final = {"ms": 1, "s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
 _PART: Final = re.compile(r"([0-9]{1,15})(ms|s|m|h|d|w)", re.ASCII)
 _DURATION: Final = re.compile(rf"((?:{_PART.pattern})+)(-ago)?", re.ASCII)
+_NUMBERS: Final = {Kind.OFFSET: "an offset", Kind.TIMESTAMP: "milliseconds since 1970"}
 _WORDS: Final = {kind.value: kind for kind in (Kind.EARLIEST, Kind.LATEST, Kind.MAX_TIMESTAMP)}
 
 
@@ -47,8 +48,8 @@ def parse_place(text: str, now_ms: int, *, number_is: Kind) -> Place:
         seconds = datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError, OSError):
         raise ValueError(
-            f"{text!r} is no place in a log: give earliest, latest, a number, "
-            "a time (2026-03-01T12:00Z) or how long ago (15m, 1h30m, 7d)"
+            f"{text!r} is no place in a log: give {_NUMBERS[number_is]}, a time (2026-03-01T12:00Z), "
+            "how long ago (15m, 1h30m, 7d), earliest, latest or max-timestamp"
         ) from None
     return _bounded(Place(Kind.TIMESTAMP, round(seconds * 1000)), text)
 
@@ -63,5 +64,7 @@ def parse_duration(text: str) -> int | None:
 
 def _bounded(place: Place, text: str) -> Place:
     if not 0 <= place.number <= LONG_MAX:
-        raise ValueError(f"{text!r} is outside of what a log can hold")
+        if place.kind is Kind.OFFSET:
+            raise ValueError(f"{text!r} is no offset: they go from 0 to {LONG_MAX}")
+        raise ValueError(f"{text!r} is no time of a record: they go from 1970 on, to {LONG_MAX} ms after")
     return place

@@ -11,6 +11,7 @@ import typer
 
 from penstock.cli.command import client_command, examples, new_app, settings_of, topic_names
 from penstock.errors import CommandFailed
+from penstock.limits import PARTITIONS_PER_TOPIC_MAX
 
 if TYPE_CHECKING:
     from penstock.cli.admin import FoundOffset, Setting
@@ -23,11 +24,17 @@ BROKER_DEFAULT = -1
 PARTITIONS_MAX = 100_000
 REPLICATION_FACTOR_MAX = 10_000
 """What librdkafka asks for at most; the broker has bounds of its own."""
+PENSTOCK_MAKES = f"; a Penstock broker allows {PARTITIONS_PER_TOPIC_MAX}"
 
 Name = Annotated[str, typer.Argument(metavar="NAME", callback=topic_names, help="The topic.")]
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", callback=topic_names, help="The topics.")]
 Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting. May be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting. May be repeated. `topic describe NAME --all-settings` lists them.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -60,7 +67,9 @@ def create(
     name: Name,
     partitions: Annotated[
         int | None,
-        typer.Option(min=1, max=PARTITIONS_MAX, help="How many. Default: the broker's num.partitions."),
+        typer.Option(
+            min=1, max=PARTITIONS_MAX, help=f"How many{PENSTOCK_MAKES}. Default: the broker's num.partitions."
+        ),
     ] = None,
     replication_factor: Annotated[
         int | None,
@@ -219,8 +228,8 @@ def offsets(
         typer.Option(
             "--time",
             metavar="WHEN",
-            help="Also find the first record at or after earliest, latest, max-timestamp, a time "
-            "(2026-03-01T12:00Z, or milliseconds since 1970) or how long ago (15m-ago).",
+            help="Also find the first record at or after a time (2026-03-01T12:00Z, or milliseconds since "
+            "1970) or how long ago (15m-ago); or earliest, latest, max-timestamp.",
         ),
     ] = None,
     as_json: Json = False,
@@ -282,7 +291,8 @@ def alter(
     broker: "Broker",
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option(min=1, max=PARTITIONS_MAX, help="How many it is to have.")
+        int | None,
+        typer.Option(min=1, max=PARTITIONS_MAX, help=f"How many it is to have{PENSTOCK_MAKES}."),
     ] = None,
     set_: Sets = None,
     unset: Annotated[
@@ -294,6 +304,8 @@ def alter(
 
     changes: dict[str, str | None] = {**settings_of(set_ or (), "--set")}
     for key in unset or ():
+        if not key.strip():
+            raise typer.BadParameter(f"{key!r} is not the name of a setting", param_hint="--unset")
         if key in changes:
             raise typer.BadParameter(f"{key} is set and unset at once", param_hint="--unset")
         changes[key] = None
@@ -318,11 +330,14 @@ def alter(
 
 def _not_set(name: str, keys: Sequence[str], settings: dict[str, "Setting"]) -> list[str]:
     """Those the topic has no value of its own for. CommandFailed if one is no setting at all."""
+    from penstock.cli.admin import SETTINGS_ARE_LISTED
+    from penstock.cli.main import sentence
     from penstock.config.setting import unknown_setting
 
     for key in keys:
         if key not in settings:
-            raise CommandFailed(f"topic {name} was not changed: {unknown_setting(key, settings)}.")
+            problem = sentence(f"topic {name} was not changed: {unknown_setting(key, settings)}")
+            raise CommandFailed(f"{problem} {SETTINGS_ARE_LISTED}")
     return [key for key in dict.fromkeys(keys) if not settings[key].is_override]
 
 
@@ -368,15 +383,15 @@ def truncate(
     yes: Yes = False,
 ) -> None:
     from penstock.cli.admin import Admin
-    from penstock.cli.cluster import find_topic
+    from penstock.cli.cluster import find_topic, no_partition
     from penstock.cli.output import confirm, counted, table
 
     if before != "latest" and not (before.isascii() and before.isdigit()):
         raise typer.BadParameter(f"{before!r} is neither an offset nor latest", param_hint="--before")
-    topic = find_topic(broker, name)
+    topic = find_topic(broker, name, advise_creation=False)
     chosen = topic.numbers if partition is None else [partition]
     if partition is not None and partition not in topic.numbers:
-        raise CommandFailed(f"topic {name} has no partition {partition}: it has 0 to {topic.numbers[-1]}.")
+        raise CommandFailed(no_partition(name, topic.numbers, partition))
     admin = Admin(broker)
     spans = admin.span(name, chosen)
     keep_from = {number: end if before == "latest" else int(before) for number, (_, end) in spans.items()}

@@ -111,7 +111,7 @@ _LISTENERS = (
         ),
         "The protocol of each listener name: PLAINTEXT or SSL.",
     ),
-    Setting("http.listener", STRING, "127.0.0.1:8080", "Where health, metrics and status are served."),
+    Setting("http.listener", STRING, "127.0.0.1:8080", "Where health is served over HTTP."),
 )
 
 # Each may also be set for one listener, as listener.name.<name>.<setting>.

@@ -86,7 +86,7 @@ def _parse(entries: Sequence[_Entry], problems: list[str]) -> tuple[dict[str, st
     for key, text, origin in entries:
         setting = find_setting(key)
         if setting is None:
-            problems.append(f"{unknown_setting(key, BROKER_SETTINGS)} (from {origin})")
+            problems.append(f"{_unknown(key)} (from {origin})")
             refused.add(key)
             continue
         try:
@@ -95,6 +95,11 @@ def _parse(entries: Sequence[_Entry], problems: list[str]) -> tuple[dict[str, st
             problems.append(f"{problem} (from {origin})")
             refused.add(key)
     return static, refused
+
+
+def _unknown(key: str) -> str:
+    said = unknown_setting(key, BROKER_SETTINGS)
+    return said if said.endswith("?") else f"{said}; `python -m penstock.config.reference` lists all"
 
 
 def _from_flags(flags: Mapping[str, Flag], problems: list[str]) -> Iterator[_Entry]:
@@ -138,8 +143,14 @@ def _from_file(file: bytes | None, problems: list[str]) -> Iterator[_Entry]:
 
     try:
         content = tomllib.loads(file.decode())
-    except ValueError as problem:  # not UTF-8, not TOML, or a number beyond reason
+    except UnicodeDecodeError as problem:
+        problems.append(f"{FILE} is not TOML: byte {problem.start + 1} is not UTF-8")
+        return
+    except tomllib.TOMLDecodeError as problem:
         problems.append(f"{FILE} is not TOML: {problem}")
+        return
+    except (ValueError, RecursionError):  # thousands of digits, or of brackets
+        problems.append(f"{FILE} is not TOML: a number is too long, or a list is nested too deeply")
         return
     for key, value in content.items():
         if isinstance(value, dict):

@@ -148,7 +148,7 @@ def grow_topic(
     topic = _existing(image, name)
     before = len(topic.partitions)
     if count <= before:
-        detail = f"Topic {name} has {before} partitions; {count} would not be an increase."
+        detail = f"Topic {name} has {_counted(before, 'partition')}; {count} would not be an increase."
         raise ApiError(ErrorCode.INVALID_PARTITIONS, detail)
     _require_within_limits(image, before=before, after=count)
     replicas = _replicas_for_growth(image, topic, count - before, assignments)
@@ -276,7 +276,9 @@ def _replicas_for_growth(
     factor = len(topic.partitions[0].replicas)
     if assignments is not None:
         if len(assignments) != added:
-            detail = f"{added} partitions would be added, but {len(assignments)} are assigned to brokers."
+            detail = (
+                f"The partitions added would be {added}, and those assigned to brokers {len(assignments)}."
+            )
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
         _require_placeable(image, assignments, size=factor)
         return assignments
@@ -306,7 +308,8 @@ def _require_placeable(image: ClusterImage, assigned: Iterable[Replicas], *, siz
         if not replicas:
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "A partition is assigned to no broker.")
         if len(replicas) != size:
-            detail = f"A partition is assigned to {len(replicas)} brokers, others of its topic to {size}."
+            assigned_to = _counted(len(replicas), "broker")
+            detail = f"A partition is assigned to {assigned_to}, others of its topic to {size}."
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
         if len(set(replicas)) != len(replicas):
             detail = f"A partition is assigned twice to one broker: {list(replicas)}."
@@ -321,7 +324,8 @@ def _require_enough_brokers(image: ClusterImage, factor: int) -> None:
     if factor < 1:
         raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, f"A partition cannot have {factor} replicas.")
     if factor > len(image.brokers):
-        detail = f"{factor} replicas need as many brokers; {len(image.brokers)} are there."
+        there = "is 1" if len(image.brokers) == 1 else f"are {len(image.brokers)}"
+        detail = f"Replication factor {factor} needs {factor} brokers; there {there}."
         raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, detail)
 
 
@@ -333,6 +337,10 @@ def _require_within_limits(image: ClusterImage, *, before: int, after: int) -> N
     if total > PARTITIONS_MAX:
         detail = f"The cluster has at most {PARTITIONS_MAX} partitions; this would make {total}."
         raise ApiError(ErrorCode.INVALID_PARTITIONS, detail)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _existing(image: ClusterImage, name: str) -> Topic:

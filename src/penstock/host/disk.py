@@ -6,12 +6,18 @@ only says what should be synced and the shell does it away from the event loop.
 
 Rule 1: a write happens whole or raises. After `StorageFull` the caller cuts what remains of it.
 Rule 2: a failed sync is never repeated. What the page cache holds after it is unknown.
+Rule 3: that no file can be opened passes when others are closed; it says nothing of the disk.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from penstock.errors import StorageFull
 from penstock.types import Buffer
+
+
+class TooManyOpenFiles(StorageFull):
+    """No file can be opened now. Whoever tries again, after some were closed, may succeed."""
 
 
 class File(Protocol):
@@ -33,6 +39,11 @@ class File(Protocol):
     def write(self, position: int, data: Buffer) -> None: ...
 
     def truncate(self, size: int) -> None: ...
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it stays open after the next release: somebody else holds it too."""
+        ...
 
     def retain(self) -> None: ...
 

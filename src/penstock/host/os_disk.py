@@ -27,12 +27,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from penstock.errors import StorageFailed, StorageFull
-from penstock.host.disk import File, Space, Stored
+from penstock.host.disk import File, Space, Stored, TooManyOpenFiles
 from penstock.limits import OPEN_FILES_MAX, SYNC_FILES_BEFORE_SYNCFS
 from penstock.types import Buffer
 
-# Conditions that pass: space is freed, a quota is raised, a descriptor is closed.
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
+# Conditions that pass: space is freed, a quota is raised; a descriptor is closed.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 TEMPORARY_SUFFIX = ".tmp"
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _F_FULLFSYNC = 51  # macOS: fsync alone leaves data in the drive's cache
@@ -45,6 +46,8 @@ def named_by_what_failed(action: str, path: str) -> Iterator[None]:
         yield
     except OSError as error:
         sentence = f"cannot {action} {path}: {error.strerror or error}"
+        if error.errno in NO_DESCRIPTOR:
+            raise TooManyOpenFiles(sentence) from error
         if error.errno in FULL:
             raise StorageFull(sentence) from error
         raise StorageFailed(sentence) from error
@@ -130,6 +133,10 @@ class OsFile:
         with named_by_what_failed("truncate", self._path):
             os.ftruncate(self._descriptor, size)
 
+    @property
+    def is_shared(self) -> bool:
+        return self._holders > 1
+
     def retain(self) -> None:
         assert self._holders > 0, f"{self._path} is closed"
         self._holders += 1
@@ -213,7 +220,7 @@ class OsDisk:
         for folder in folders:
             try:
                 self._sync_path(folder)
-            except StorageFull:
+            except TooManyOpenFiles:
                 # No descriptor is free to open the folder with. One that is open will do.
                 if syncfs is None or not (files or self._own_descriptor() is not None):
                     raise

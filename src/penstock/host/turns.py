@@ -5,27 +5,86 @@ thread at a time, so that the keys take turns however much one of them asks for.
 started with the first job: most brokers never need it.
 
 Rule 1: a result is reported before the next job of its key begins.
-Rule 2: what waits is bounded by its size, and whoever comes beyond that is told at once.
+Rule 2: what waits is bounded by its size, and for each key by its number and a share of that size.
+        Whoever comes beyond that is told at once.
+Rule 3: a job may be dropped until it is reported. Those behind it keep their order.
 """
 
-from collections import deque
+import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from penstock.host.worker import Job, Worker
+from penstock.host.worker import Worker
+from penstock.limits import INSPECTIONS_PER_PARTITION_MAX
 
 Result = TypeVar("Result")
+SHARES: Final = 4
+"""A key may use one of so many parts of the room, so that one cannot keep all others out."""
+
+
+class Job:
+    """What waits for its turn. Compared by identity."""
+
+    __slots__ = ("done", "function", "is_dropped", "key", "size_bytes")
+
+    def __init__(
+        self,
+        key: object,
+        size_bytes: int,
+        function: Callable[[], Any],
+        done: Callable[[Any, BaseException | None], None],
+    ) -> None:
+        self.key = key
+        self.size_bytes = size_bytes
+        self.function = function
+        self.done = done
+        self.is_dropped = False
+
+
+class _Queue:
+    """The jobs of one key."""
+
+    __slots__ = ("jobs", "size_bytes")
+
+    def __init__(self) -> None:
+        self.jobs: dict[Job, None] = {}
+        """In the order they came; the first is with the worker."""
+        self.size_bytes = 0
+
+    @property
+    def first(self) -> Job:
+        return next(iter(self.jobs))
 
 
 class Turns:
-    def __init__(self, start_worker: Callable[[], Worker], bytes_max: int) -> None:
+    def __init__(
+        self,
+        start_worker: Callable[[], Worker],
+        bytes_max: int,
+        jobs_per_key_max: int = INSPECTIONS_PER_PARTITION_MAX,
+    ) -> None:
         self._start_worker = start_worker
         self._bytes_max = bytes_max
+        self._jobs_per_key_max = jobs_per_key_max
         self._bytes = 0
         self._worker: Worker | None = None
-        self._waiting: dict[object, deque[tuple[int, Job]]] = {}
-        """By key; the first of each is with the worker."""
+        self._waiting: dict[object, _Queue] = {}
+        self._emptied: asyncio.Event | None = None
+        """For somebody who waits until nothing is left."""
         self._is_stopped = False
+
+    def __len__(self) -> int:
+        return sum(len(queue.jobs) for queue in self._waiting.values())
+
+    def has_room(self, key: object, size_bytes: int) -> bool:
+        """One that is alone always has."""
+        if self._is_stopped or (self._bytes and self._bytes + size_bytes > self._bytes_max):
+            return False
+        queue = self._waiting.get(key)
+        return queue is None or (
+            len(queue.jobs) < self._jobs_per_key_max
+            and queue.size_bytes + size_bytes <= self._bytes_max // SHARES
+        )
 
     def add(
         self,
@@ -33,41 +92,66 @@ class Turns:
         size_bytes: int,
         function: Callable[[], Result],
         done: Callable[[Result | None, BaseException | None], None],
-    ) -> bool:
+    ) -> Job | None:
         """Run `function` when its turn comes, then `done(result, error)` on the loop.
 
-        False: too much waits already, or the thread was stopped. One that is alone is always taken.
+        None: too much waits already, or the thread was stopped.
         """
-        if self._is_stopped or (self._bytes and self._bytes + size_bytes > self._bytes_max):
-            return False
+        if not self.has_room(key, size_bytes):
+            return None
+        job = Job(key, size_bytes, function, done)
+        queue = self._waiting.setdefault(key, _Queue())
+        queue.jobs[job] = None
+        queue.size_bytes += size_bytes
         self._bytes += size_bytes
-        queue = self._waiting.setdefault(key, deque())
-        queue.append((size_bytes, (function, done)))
-        if len(queue) == 1:
-            self._begin(key)
+        if len(queue.jobs) == 1:
+            self._begin(job)
+        return job
+
+    def drop(self, job: Job) -> bool:
+        """The job is not run, unless it is being run, and not reported. False: it was, or is dropped."""
+        queue = self._waiting.get(job.key)
+        if queue is None or job.is_dropped or job not in queue.jobs:
+            return False
+        job.is_dropped = True
+        if job is not queue.first:  # the first is the thread's until that gives it back
+            self._remove(queue, job)
         return True
 
-    def _begin(self, key: object) -> None:
+    def _remove(self, queue: _Queue, job: Job) -> None:
+        del queue.jobs[job]
+        queue.size_bytes -= job.size_bytes
+        self._bytes -= job.size_bytes
+
+    def _begin(self, job: Job) -> None:
         if self._worker is None:
             self._worker = self._start_worker()
-        _, (function, _) = self._waiting[key][0]
         self._worker.submit(
-            lambda: None if self._is_stopped else function(),
-            lambda result, error: self._end(key, result, error),
+            lambda: None if self._is_stopped or job.is_dropped else job.function(),
+            lambda result, error: self._end(job, result, error),
         )
 
-    def _end(self, key: object, result: Any, error: BaseException | None) -> None:
+    def _end(self, job: Job, result: Any, error: BaseException | None) -> None:
         if self._is_stopped:
             return
-        size_bytes, (_, done) = self._waiting[key].popleft()
-        self._bytes -= size_bytes
+        queue = self._waiting[job.key]
+        self._remove(queue, job)
         try:
-            done(result, error)
+            if not job.is_dropped:
+                job.done(result, error)
         finally:
-            if self._waiting[key]:
-                self._begin(key)
+            if queue.jobs:
+                self._begin(queue.first)
             else:
-                del self._waiting[key]
+                del self._waiting[job.key]
+                if self._emptied is not None and not self._waiting:
+                    self._emptied.set()
+
+    async def drain(self) -> None:
+        """Wait until everything has been reported."""
+        while self._waiting:
+            self._emptied = asyncio.Event()
+            await self._emptied.wait()
 
     def stop(self) -> None:
         """What has not been reported never is. Waits for the job that is being run."""

@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.errors import StorageFailed, StorageFull
-from penstock.host.disk import Disk, File, Stored
+from penstock.host.disk import Disk, File, Stored, TooManyOpenFiles
 from penstock.limits import SEGMENT_OFFSETS_MAX
 from penstock.log import epochs as epoch_file
 from penstock.log.checkpoint import render_rows
@@ -62,6 +62,8 @@ class Flush(NamedTuple):
     folders: Sequence[str]
     end_offset: Offset
     appended_bytes: int
+    births: int
+    """How many of the files are none of a segment."""
 
 
 class PartitionLog:
@@ -88,6 +90,7 @@ class PartitionLog:
         self.is_swapping = False
         """A cleaned segment was decided on and those it stands for are still here: none may go."""
         self._folder_made = False
+        self._folder_is_ours = False
         self._dirty: list[Segment] = []
         self._dirty_folders: set[str] = set()
         self._new_files: list[File] = []
@@ -127,13 +130,15 @@ class PartitionLog:
         base_offset = self.log_end_offset
         stamp_in_place(batch, base_offset, leader_epoch)
         position = segment.size_bytes
-        if not self._folder_made:
-            self._make_new_folder()
         try:
+            if not self._folder_made:
+                self._make_new_folder()
             segment.append(batch, header, base_offset, self.settings.index_interval_bytes)
         except StorageFull:
             if segment.is_open:
                 segment.file.truncate(position)
+                segment.cut_unsynced = not segment.dirty
+            self._take_back_birth()
             raise
         if position == 0 or not segment.dirty:
             self.mark_dirty(segment, is_new=position == 0)
@@ -167,6 +172,10 @@ class PartitionLog:
         """Begin a new segment at the end of the log."""
         sealed = self.segments[-1]
         assert sealed.size_bytes > 0, "an empty segment is never rolled"
+        if sealed.cut_unsynced:
+            # What a full disk left of a batch would be there again after a crash, behind the end.
+            sealed.file.truncate(sealed.size_bytes)
+            self.mark_dirty(sealed, is_new=False)
         following = Segment(self.disk, self.folder, self.log_end_offset)
         following.shelf = sealed.shelf
         following.file.truncate(0)  # makes it, so that the end is known even if nothing follows
@@ -176,26 +185,48 @@ class PartitionLog:
         self._warm.clear()
 
     def _make_new_folder(self) -> None:
-        if self.disk.exists(self.folder) and any(
-            name.endswith(LOG_SUFFIX) for name in self.disk.list_folder(self.folder)
-        ):
+        is_foreign = not self._folder_is_ours and self.disk.exists(self.folder)
+        if is_foreign and any(name.endswith(LOG_SUFFIX) for name in self.disk.list_folder(self.folder)):
             raise StorageFailed(f"{self.folder} holds the records of a topic that was deleted")
         self._make_folder()
 
     def _make_folder(self) -> None:
         self.disk.make_folder(self.folder)
-        if self.birth is not None:
-            file = self.disk.open(self.birth.path, create=True)
-            try:
-                file.write(0, self.birth.content)
-            except StorageFull:
-                file.release()
-                raise
-            self._new_files.append(file)
+        self._folder_is_ours = True
         self._dirty_folders.add(self.folder.rpartition("/")[0])
+        if self.birth is not None:
+            self._write_birth(self.birth)
         self._folder_made = True
 
+    def _write_birth(self, birth: Stored) -> None:
+        if self.shared is None:
+            file = self.disk.open(birth.path, create=True)
+        else:
+            file = self.shared.files.open(self.disk, birth.path, create=True)
+            self.shared.files.unsynced_births += 1
+        self._new_files.append(file)
+        try:
+            file.write(0, birth.content)
+        except StorageFull:
+            self._release_births()
+            raise
+
+    def _take_back_birth(self) -> None:
+        """The first batch was refused: no flush will come for its folder. The next makes it again."""
+        if not self._dirty and (self._new_files or not self._folder_made):
+            self._release_births()
+            self._dirty_folders.clear()
+            self._folder_made = False
+
+    def _release_births(self) -> None:
+        if self.shared is not None:
+            self.shared.files.unsynced_births -= len(self._new_files)
+        for file in self._new_files:
+            file.release()
+        self._new_files.clear()
+
     def mark_dirty(self, segment: Segment, *, is_new: bool) -> None:
+        segment.cut_unsynced = False
         if not segment.dirty:
             segment.dirty = True
             self._dirty.append(segment)
@@ -213,7 +244,7 @@ class PartitionLog:
 
     def adopt_folder(self) -> None:
         """The folder is on disk already."""
-        self._folder_made = True
+        self._folder_made = self._folder_is_ours = True
 
     def claim_folder(self) -> None:
         """Without a snapshot nothing says that the folder, its name and whose it is are durable.
@@ -251,12 +282,16 @@ class PartitionLog:
             return Found(b"", offset, 0)
         start = self._warm.start_at(offset)
         segment = start[0] if start else self.segment_holding(offset)
+        found = None
         if segment.has_index:
-            found = self._warm.read(
-                segment, self._end_of(segment), offset, end_offset, bytes_max, at_least_one
-            )
-            if found is not None:
-                return found
+            try:
+                found = self._warm.read(
+                    segment, self._end_of(segment), offset, end_offset, bytes_max, at_least_one
+                )
+            except TooManyOpenFiles:
+                found = None  # a worker thread may open one of those that are kept for readers
+        if found is not None:
+            return found
         return ColdRead(self.view(segment), offset, end_offset, bytes_max, at_least_one)
 
     def _end_of(self, segment: Segment) -> Offset:
@@ -294,6 +329,7 @@ class PartitionLog:
     def begin_flush(self) -> Flush:
         """Everything that is not on disk yet. The caller must end or fail it."""
         files, self._new_files = self._new_files, []
+        births = len(files)
         for segment in self._dirty:
             segment.dirty = False
             segment.file.retain()
@@ -301,12 +337,14 @@ class PartitionLog:
         folders = sorted(self._dirty_folders)
         self._dirty.clear()
         self._dirty_folders.clear()
-        return Flush(files, folders, self.log_end_offset, self.appended_bytes)
+        return Flush(files, folders, self.log_end_offset, self.appended_bytes, births)
 
     def end_flush(self, flush: Flush) -> None:
         """The sync succeeded."""
         for file in flush.files:
             file.release()
+        if self.shared is not None:
+            self.shared.files.synced(flush.births)
         self.flushed_end_offset = max(self.flushed_end_offset, min(flush.end_offset, self.log_end_offset))
         self.flushed_bytes = max(self.flushed_bytes, flush.appended_bytes)
 
@@ -407,9 +445,7 @@ class PartitionLog:
         """Release the files. Nothing is synced: checkpoint first to stop cleanly."""
         for segment in self.segments:
             self._forget(segment)
-        for file in self._new_files:
-            file.release()
-        self._new_files.clear()
+        self._release_births()
         self.producers.share(None)
 
     def __repr__(self) -> str:

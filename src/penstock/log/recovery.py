@@ -138,7 +138,10 @@ def _scan(log: PartitionLog, scan_from: Offset) -> tuple[int, int]:
             )
         scan_from = log.segments[0].base_offset if log.segments else scan_from
     scanned = cut = 0
-    first = log.segments.index(log.segment_holding(scan_from)) if log.segments else 0
+    # From the batch before, too: if the next one began a segment, the last entry of that batch's time
+    # index was made after the checkpoint.
+    before = Offset(max(scan_from - 1, 0))
+    first = log.segments.index(log.segment_holding(before)) if log.segments else 0
     for number in range(first, len(log.segments)):
         segment = log.segments[number]
         if number > first and segment.base_offset != log.log_end_offset:

@@ -31,6 +31,8 @@ def segment_name(base_offset: Offset) -> str:
 
 
 class FileShelf(Protocol):
+    def open(self, disk: Disk, path: str, *, create: bool) -> File: ...
+
     def opened(self, segment: "Segment") -> None: ...
 
     def closed(self, segment: "Segment") -> None: ...
@@ -46,6 +48,7 @@ class Segment:
         "_time_index",
         "base_offset",
         "bytes_since_entry",
+        "cut_unsynced",
         "dirty",
         "first_timestamp",
         "folder",
@@ -63,11 +66,13 @@ class Segment:
         self.size_bytes = size_bytes
         self.written_from = size_bytes
         self.dirty = False
+        self.cut_unsynced = False
+        """What was left of a refused batch was cut off, and nothing was appended since."""
         self.first_timestamp: int | None = None
         self.index_entries_stored = 0
         self.time_entries_stored = 0
         self.shelf: FileShelf | None = None
-        """Told of every file that is opened and closed here, so that not too many are open."""
+        """Opens every file, and is told when it is closed, so that not too many are open."""
         self._file: File | None = None
         # An empty segment has empty indexes; another's are loaded when asked for.
         self._index = OffsetIndex(base_offset) if size_bytes == 0 else None
@@ -89,14 +94,22 @@ class Segment:
     def file(self) -> File:
         """Opened when first needed; made by the first append."""
         if self._file is None:
-            self._file = self._disk.open(self.path(), create=self.size_bytes == 0)
-            if self.shelf is not None:
+            path, create = self.path(), self.size_bytes == 0
+            if self.shelf is None:
+                self._file = self._disk.open(path, create=create)
+            else:
+                self._file = self.shelf.open(self._disk, path, create=create)
                 self.shelf.opened(self)
         return self._file
 
     @property
     def is_open(self) -> bool:
         return self._file is not None
+
+    @property
+    def is_unsynced(self) -> bool:
+        """Whether the open file must be synced, or is being synced."""
+        return self.dirty or (self._file is not None and self._file.is_shared)
 
     def close_file(self) -> None:
         """The next use opens it again."""

@@ -4,13 +4,15 @@ Its bytes are those that `encode_response` makes, at a third of the cost. Everyt
 is the same for every answer about a topic, so the layout is kept with the topic's name or id.
 
 Rule 1: what does not have this form is not encoded here: the general encoder is always right.
-Rule 2: at most TOPICS_KEPT_MAX layouts are kept.
+Rule 2: at most TOPICS_KEPT_MAX layouts are kept, and only of topics that exist: a refusal has the
+        name that the client chose, which may be as long as its request.
 """
 
 from collections.abc import Callable
 from struct import Struct as Layout
 from typing import Final, NamedTuple
 
+from penstock.limits import TOPIC_NAME_CHARACTERS_MAX
 from penstock.protocol.encoders import varint_bytes
 from penstock.protocol.messages.produce import PRODUCE, PartitionProduceResponse, ProduceResponse
 
@@ -21,6 +23,7 @@ _ONE: Final = 2
 """The compact length of an array of one, which is one too large."""
 _EMPTY: Final = 1
 _NULL: Final = 0
+_NO_ERROR: Final = 0
 _FLEXIBLE: Final = PRODUCE.flexible or 0
 _NO_LEADER: Final = PartitionProduceResponse().current_leader
 
@@ -45,10 +48,18 @@ def plain_reply(version: int, correlation_id: int, reply: ProduceResponse) -> by
     if len(answers) != 1:
         return None
     answer = answers[0]
-    if answer.record_errors or answer.error_message is not None or answer.current_leader is not _NO_LEADER:
+    if (
+        answer.error_code
+        or answer.record_errors
+        or answer.error_message is not None
+        or answer.current_leader is not _NO_LEADER
+    ):
         return None
     key = topic.name if version < TOPIC_IDS_SINCE else topic.topic_id
-    pack, size, encoded = _forms.get(key) or _form(key)
+    form = _forms.get(key) or _form(key)
+    if form is None:
+        return None
+    pack, size, encoded = form
     return pack(
         size,
         correlation_id,
@@ -56,7 +67,7 @@ def plain_reply(version: int, correlation_id: int, reply: ProduceResponse) -> by
         encoded,
         _ONE,
         answer.index,
-        answer.error_code,
+        _NO_ERROR,
         answer.base_offset,
         answer.log_append_time_ms,
         answer.log_start_offset,
@@ -66,7 +77,9 @@ def plain_reply(version: int, correlation_id: int, reply: ProduceResponse) -> by
     )
 
 
-def _form(topic: str | bytes) -> _Form:
+def _form(topic: str | bytes) -> _Form | None:
+    if len(topic) > TOPIC_NAME_CHARACTERS_MAX:
+        return None
     if len(_forms) >= TOPICS_KEPT_MAX:
         _forms.clear()
     encoded = topic

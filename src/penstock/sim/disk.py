@@ -1,4 +1,4 @@
-"""A disk in memory that can be full, slow to sync, lie once, and lose its power.
+"""A disk in memory that can be full, slow to sync, out of descriptors, lie once, and lose its power.
 
 `SimDisk` is the device. A process works on a `Mount` of it; when the process is killed or the power
 fails, that mount is dead and every further call on it raises `PowerLost`, so that nothing a dying
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from penstock.errors import StorageFailed, StorageFull
-from penstock.host.disk import File, Space, Stored
+from penstock.host.disk import File, Space, Stored, TooManyOpenFiles
 from penstock.sim.device import FileNode, FolderNode, Node
 from penstock.types import Buffer
 
@@ -38,6 +38,9 @@ class SimDisk:
         """How much may still be written before the disk is full."""
         self.sync_fails = False
         """The next sync of something that is dirty fails, once."""
+        self.open_files_max = OPEN_FILES_MAX
+        self.descriptors: int | None = None
+        """How many files a process may have open; None: as many as it likes."""
         self.cold_reads = 0.0
         """How likely bytes are not in memory."""
         self.on_power_lost: Callable[[], None] = lambda: None
@@ -62,6 +65,7 @@ class SimFile:
         self._path = path
         self.node = node
         self._holders = 1
+        mount.open_files += 1
 
     @property
     def path(self) -> str:
@@ -103,6 +107,10 @@ class SimFile:
         self._mount.disk.room_bytes += len(self.node.seen) - size
         self.node.truncate(size)
 
+    @property
+    def is_shared(self) -> bool:
+        return self._holders > 1
+
     def retain(self) -> None:
         self._require_open()
         self._holders += 1
@@ -110,6 +118,7 @@ class SimFile:
     def release(self) -> None:
         self._require_open()
         self._holders -= 1
+        self._mount.open_files -= self._holders == 0
 
     def _require_open(self) -> None:
         assert self._holders > 0, f"{self._path} is closed"
@@ -121,7 +130,8 @@ class Mount:
     def __init__(self, disk: SimDisk) -> None:
         self.disk = disk
         self.is_dead = False
-        self.open_files_max = OPEN_FILES_MAX
+        self.open_files_max = disk.open_files_max
+        self.open_files = 0
 
     def step(self) -> None:
         if self.is_dead:
@@ -153,6 +163,8 @@ class Mount:
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
         self.step()
+        if self.disk.descriptors is not None and self.open_files >= self.disk.descriptors:
+            raise TooManyOpenFiles(f"cannot open {path}: too many files are open")
         node = self._find(path)
         if node is None and create:
             folder, name = self._parent(path)
@@ -181,10 +193,18 @@ class Mount:
             folder = found
 
     def read_file(self, path: str) -> bytes:
-        return self.open(path).read(0, BOUNDLESS_BYTES)
+        file = self.open(path)
+        try:
+            return file.read(0, BOUNDLESS_BYTES)
+        finally:
+            file.release()
 
     def size_of(self, path: str) -> int:
-        return self.open(path).size()
+        self.step()
+        node = self._find(path)
+        if not isinstance(node, FileNode):
+            raise StorageFailed(f"there is no file {path}")
+        return len(node.seen)
 
     def rename(self, source: str, target: str) -> None:
         self.step()
@@ -251,12 +271,16 @@ class Mount:
         """The steps of the real one, each of which may be the last."""
         temporaries = [write.path + TEMPORARY_SUFFIX for write in writes]
         try:
-            files = []
-            for write, temporary in zip(writes, temporaries, strict=True):
-                self.remove(temporary)
-                files.append(self.open(temporary, create=True))
-                files[-1].write(0, write.content)
-            self.sync(files, ())
+            files: list[SimFile] = []
+            try:
+                for write, temporary in zip(writes, temporaries, strict=True):
+                    self.remove(temporary)
+                    files.append(self.open(temporary, create=True))
+                    files[-1].write(0, write.content)
+                self.sync(files, ())
+            finally:
+                for file in files:
+                    file.release()
             for write, temporary in zip(writes, temporaries, strict=True):
                 self.rename(temporary, write.path)
             self.sync((), sorted({write.path.rpartition("/")[0] for write in writes}))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.config.topic import FlushPolicy
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
+from penstock.host.disk import TooManyOpenFiles
 from penstock.log.reading import ColdRead
 from penstock.protocol.records import Record, build_batch
 from penstock.replication.partition import Appended, Partition
@@ -96,8 +97,9 @@ class SimProducer:
         end_before = partition.log.log_end_offset
         try:
             appended = partition.append(memoryview(payload), life.clock.wall_ms())
-        except StorageFull:
+        except StorageFull as full:
             life.world.trace(f"full {self.number}")
+            life.storage.note_full(full)
             return
         except StorageFailed as failure:
             life.storage.fail(failure)
@@ -192,6 +194,8 @@ class SimReader:
             except StorageFailed as problem:
                 history.require(log.log_start_offset > offset, f"a reader at {offset} failed: {problem}")
                 return
+            except TooManyOpenFiles:
+                return  # it tries again
             log.keep_indexes(found, result)
             found = result.found
         history.require(len(found.data) > 0, f"a reader at {offset} gets nothing below {high}")
@@ -204,7 +208,10 @@ class SimReader:
         partition, history = life.partition(self.topic), life.world.histories[self.topic]
         timestamp = life.clock.wall_ms() - self._random.randrange(2 * TIMESTAMP_SPREAD_MS)
         lookup = partition.time_lookup()
-        found = lookup.first_at_or_after(timestamp)
+        try:
+            found = lookup.first_at_or_after(timestamp)
+        except TooManyOpenFiles:
+            return
         expected = history.first_at_or_after(timestamp, lookup.start_offset, lookup.end_offset)
         same = (tuple(found) if found else None) == expected
         history.require(same, f"time {timestamp} leads to {found} instead of {expected}")

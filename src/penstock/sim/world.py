@@ -34,6 +34,7 @@ from penstock.types import NodeId, TopicId
 DATA_PATH = "disk/data"
 NODE = NodeId(1)
 PEACE_SECONDS_MAX = 60
+DESCRIPTORS_LEFT_MAX = 8
 
 
 class Choices(NamedTuple):
@@ -53,6 +54,8 @@ class Choices(NamedTuple):
     deletes: bool
     fills_up: bool
     sync_fails: bool
+    open_files_max: int
+    runs_out_of_files: bool
 
     @classmethod
     def drawn(cls, random: Random) -> "Choices":
@@ -71,6 +74,8 @@ class Choices(NamedTuple):
             deletes=random.random() < 0.4,
             fills_up=random.random() < 0.3,
             sync_fails=random.random() < 0.3,
+            open_files_max=random.choice((3, 3, 7)),
+            runs_out_of_files=random.random() < 0.3,
         )
 
 
@@ -79,6 +84,7 @@ class World:
         self.seed = seed
         self.choices = Choices.drawn(self.random("choices"))
         self.disk = SimDisk(self.random("disk"))
+        self.disk.open_files_max = self.choices.open_files_max
         self.events = 0
         self._on_trace = on_trace
         self._hash = blake2b(digest_size=16)
@@ -209,9 +215,10 @@ class Life:
 
     async def run(self, *, power_was_lost: bool) -> None:
         disk = self.world.disk
-        disk.room_bytes, disk.sync_fails = BOUNDLESS_BYTES, False
+        disk.room_bytes, disk.sync_fails, disk.descriptors = BOUNDLESS_BYTES, False, None
         disk.cold_reads = self.world.choices.cold_reads
         disk.on_power_lost = self._lose_power
+        disk.power_fails_at = None  # the last life may have ended before it came to that
         if self._ending == "call":
             disk.power_fails_at = disk.calls + self._random.choice((20, 100, 500, 3_000))
         try:
@@ -253,6 +260,7 @@ class Life:
 
     def _start(self) -> None:
         self._tasks.start(self.storage.run(), "storage")
+        self._tasks.start(self.storage.run_checkpoints(), "checkpoints")
         self._tasks.start(self.storage.run_retention(), "retention")
         for producer in self.world.producers:
             producer.reconnect()
@@ -275,12 +283,16 @@ class Life:
             await step(self)
 
     async def _trouble(self) -> None:
-        """The disk fills up for a while; a sync fails."""
+        """A sync fails; for a while others take most descriptors, or the disk fills up."""
         disk, choices = self.world.disk, self.world.choices
         while True:
             await asyncio.sleep(self._random.uniform(0, choices.life_seconds))
             if choices.sync_fails and self._random.random() < 0.7:
                 disk.sync_fails = True
+            if choices.runs_out_of_files:
+                disk.descriptors = self._random.randrange(DESCRIPTORS_LEFT_MAX)
+                await asyncio.sleep(self._random.uniform(0, choices.life_seconds))
+                disk.descriptors = None
             if choices.fills_up:
                 disk.room_bytes = self._random.randrange(2_000)
                 await asyncio.sleep(self._random.uniform(0, choices.life_seconds))

@@ -62,15 +62,14 @@ class Broker:
         return self.address()
 
     def address(self, listener: str | None = None) -> str:
-        """host:port of the listener with this name, or of the first."""
+        """host:port of the listener with this name, or of the first. ValueError if none is called so."""
         from penstock.config.listeners import Address
 
-        listeners = self._running.listeners
-        if listener is None:
-            found = listeners[0]
-        else:
-            found = next(each for each in listeners if each.name == listener.upper())
-        return str(Address(found.host, found.port))
+        listeners = {each.name: each for each in self._running.listeners}
+        name = next(iter(listeners)) if listener is None else listener.upper()
+        if name not in listeners:
+            raise ValueError(f"no listener is called {name}; there are {', '.join(listeners)}")
+        return str(Address(listeners[name].host, listeners[name].port))
 
     def advance(self, *, ms: int) -> None:
         """Move the broker's wall clock forward, and return when what is then too old is gone.

@@ -8,7 +8,7 @@ import asyncio
 import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Unpack
 
@@ -18,6 +18,7 @@ from penstock.broker.broker import RunningBroker, World, running_broker
 from penstock.config.sources import load
 from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic, delete_topic
 from penstock.errors import ErrorCode
+from penstock.limits import RECORDS_NAMED_MAX
 from penstock.protocol.batches import split_batches
 from penstock.protocol.compression import Codec
 from penstock.protocol.frames import decode_response, encode_request
@@ -47,18 +48,27 @@ class Client:
         self._writer = writer
         self._sent = 0
 
-    def send(self, topic: str, batch: bytes, *, acks: int = -1) -> None:
+    def send(self, topic: str, *batches: bytes, acks: int = -1, timeout_ms: int = 10_000) -> None:
         self._sent += 1
-        data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(0, batch)])
-        request = ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=[data])
+        data = [PartitionProduceData(0, batch) for batch in batches]
+        request = ProduceRequest(None, acks, timeout_ms, [TopicProduceData(topic, partition_data=data)])
         self._writer.write(b"".join(encode_request(PRODUCE, VERSION, self._sent, "tests", request)))
 
-    async def receive(self) -> tuple[int, PartitionProduceResponse]:
-        """The number of the request, and the answer for its partition."""
+    async def receive_all(self) -> tuple[int, list[PartitionProduceResponse]]:
+        """The number of the request, and the answer for each batch."""
         async with asyncio.timeout(SECONDS_MAX):
             (size,) = struct.unpack(">i", await self._reader.readexactly(4))
             number, reply = decode_response(PRODUCE, VERSION, await self._reader.readexactly(size))
-        return number, reply.responses[0].partition_responses[0]
+        return number, reply.responses[0].partition_responses
+
+    async def receive(self) -> tuple[int, PartitionProduceResponse]:
+        number, answers = await self.receive_all()
+        return number, answers[0]
+
+    async def is_closed(self) -> bool:
+        """Waits for the broker to close it, and nothing may have come before."""
+        async with asyncio.timeout(SECONDS_MAX):
+            return await self._reader.read() == b""
 
     async def ask(self, topic: str, batch: bytes) -> PartitionProduceResponse:
         self.send(topic, batch)
@@ -67,12 +77,17 @@ class Client:
     def leave(self) -> None:
         self._writer.close()
 
+    async def left(self) -> None:
+        self.leave()
+        with suppress(ConnectionError):  # what was on its way is lost, as it may be
+            await self._writer.wait_closed()
+
 
 class Wiring:
-    def __init__(self, broker: RunningBroker) -> None:
+    def __init__(self, broker: RunningBroker, clients: list[Client]) -> None:
         self.broker = broker
         self.release = threading.Event()
-        self._clients: list[Client] = []
+        self._clients = clients
 
     async def topic(self, name: str, overrides: Mapping[str, str]) -> Partition:
         request = TopicRequest(name=name, partitions=1, overrides=overrides)
@@ -104,21 +119,21 @@ class Wiring:
             assert asyncio.get_running_loop().time() < ends_at, "it never came to that"
             await asyncio.sleep(0.001)
 
-    def end(self) -> None:
-        self.release.set()
-        for client in self._clients:
-            client.leave()
-
 
 @asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[Wiring]:
+async def serving(folder: Path, world: World | None = None) -> AsyncIterator[Wiring]:
     config = load({"data_dir": str(folder / "data"), "kafka": "127.0.0.1:0"})
-    async with running_broker(config, World()) as broker:
-        wiring = Wiring(broker)
-        try:
-            yield wiring
-        finally:
-            wiring.end()
+    clients: list[Client] = []
+    try:
+        async with running_broker(config, world or World()) as broker:
+            wiring = Wiring(broker, clients)
+            try:
+                yield wiring
+            finally:
+                wiring.release.set()
+    finally:  # not before the broker has stopped: who waits for an answer still gets it
+        for client in clients:
+            await client.left()
 
 
 def batch_of(count: int, key: bytes | None = b"k", **options: Unpack[BatchOptions]) -> bytes:
@@ -238,7 +253,8 @@ async def test_a_refusal_found_elsewhere_names_the_records_and_the_next_batch_is
         client = await wiring.client()
         answer = await client.ask("compacted", batch_of(MANY, key=None))
         assert answer.error_code == ErrorCode.INVALID_RECORD
-        assert (answer.base_offset, len(answer.record_errors)) == (-1, MANY)
+        named = [error.batch_index for error in answer.record_errors]
+        assert (answer.base_offset, named) == (-1, list(range(RECORDS_NAMED_MAX)))
         assert (await client.ask("compacted", batch_of(MANY))).base_offset == 0
         assert partition.log.log_end_offset == MANY
 
@@ -283,15 +299,16 @@ async def test_without_acks_a_long_batch_is_stored_and_nothing_is_sent_back(tmp_
         assert partition.high_watermark == MANY + 1
 
 
-async def test_a_stop_while_batches_wait_leaves_nothing_half_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize("acks", [0, -1])
+async def test_a_stop_stores_the_batches_that_wait(tmp_path: Path, acks: int) -> None:
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
         client = await wiring.client()
         wiring.hold_inspections()
         for _ in range(30):
-            client.send("compacted", batch_of(MANY))
+            client.send("compacted", batch_of(MANY), acks=acks)
         await wiring.until(lambda: partition.batches_waiting == 30)
     log = partition.log
-    assert log.log_end_offset % MANY == 0
+    assert log.log_end_offset == 30 * MANY
     assert (log.recovery_point, partition.high_watermark) == (log.log_end_offset, log.log_end_offset)
     assert (tmp_path / "data" / "clean-shutdown").exists()

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from penstock.broker.connection import Connection, Shared
 from penstock.broker.context import RequestContext
 from penstock.broker.quotas import NoQuotas
-from penstock.broker.router import Later, Route, Router
+from penstock.broker.router import Later, NoReply, Route, Router
+from penstock.errors import ProtocolError
 from penstock.host.tasks import Tasks
 from penstock.limits import (
     CONNECTION_REQUESTS_IN_FLIGHT_MAX,
@@ -247,6 +248,38 @@ async def test_replies_behind_an_unfinished_one_are_counted_and_stop_the_reading
     assert client.transport.reading
     assert world.shared.reply_bytes_queued == 0
     assert len(client.replies()) == accepted + 1
+
+
+async def test_small_replies_that_the_client_does_not_take_are_counted_when_the_read_ends() -> None:
+    world = Wiring()
+    client = Client(world)
+    client.transport.takes_everything = False
+    client.receives(ask("now-1") + ask("now-2"))
+    assert client.transport.unsent > 0
+    assert world.shared.reply_bytes_queued == client.transport.unsent
+
+
+async def test_a_request_without_an_answer_keeps_its_place_and_sends_nothing() -> None:
+    world = Wiring()
+    client = Client(world)
+    client.receives(ask("later-silent") + ask("now", 2))
+    assert client.replies() == []
+    world.waiting.pop("later-silent").finish(NoReply.DONE)
+    assert [correlation_id for correlation_id, _ in client.replies()] == []
+    await turn()
+    assert [correlation_id for correlation_id, _ in client.replies()] == [2]
+    assert not client.connection.is_waiting
+
+
+async def test_a_request_that_fails_later_without_an_answer_closes_the_connection() -> None:
+    world = Wiring()
+    client = Client(world)
+    client.receives(ask("later-silent"))
+    world.waiting.pop("later-silent").finish(ProtocolError("it failed"))
+    assert client.transport.ending == "closed"
+    client.leaves()
+    assert client.complaints == ["it failed"]
+    assert world.shared.decoded.free_bytes == world.shared.decoded.total_bytes
 
 
 async def test_replies_that_nobody_will_fetch_are_not_counted_for_ever() -> None:

@@ -10,6 +10,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.limits import (
     DECODED_BYTES_MAX,
     DECODED_BYTES_PER_BYTE,
+    DECODED_BYTES_WHEN_FULL,
     DECODED_REQUEST_BYTES,
     FRAME_BYTES_PER_SECOND_MIN,
     FRAME_FIRST_BYTES,
@@ -193,26 +194,122 @@ async def test_a_request_is_counted_until_it_is_answered_or_given_up() -> None:
     assert world.shared.decoded.free_bytes == free
 
 
-async def test_while_too_many_wait_no_request_is_looked_at_and_then_all_are(small_decoded: int) -> None:
+def use_up(world: Wiring) -> Client:
+    """One client keeps so many requests waiting that there is no room for another."""
+    greedy = Client(world)
+    for number in range(1_000):
+        if world.shared.decoded.free_bytes < 0:
+            return greedy
+        greedy.receives(ask(f"later-{number}"))
+    raise AssertionError("there is always room")
+
+
+async def test_while_too_many_wait_large_requests_wait_too_and_small_ones_are_answered(
+    small_decoded: int,
+) -> None:
     world = Wiring()
-    greedy, other, begun = Client(world), Client(world), Client(world)
+    other, begun, whole = Client(world), Client(world), Client(world)
     in_pieces = ask("now-" + "x" * 9_000)
     begun.receives(in_pieces[:3_000])
-    number = 0
-    while world.shared.decoded.free_bytes >= 0:
-        greedy.receives(ask(f"later-{number}"))
-        number += 1
-    other.receives(ask("now"))
-    assert other.replies() == []
+    use_up(world)
+    other.receives(ask("now-1"))
+    other.receives(ask("now-2") + ask("now-3"))
+    assert len(other.replies()) == 3
+    assert other.transport.reading
     begun.receives(in_pieces[3_000:])
     assert begun.replies() == []
+    whole.receives(ask("now") + ask("now-" + "x" * 2_000) + ask("now"))
+    assert len(whole.replies()) == 1, "what came before the large one"
     for name in list(world.waiting):
         world.finish(name)
     await turn()
-    assert len(other.replies()) == 1
-    assert len(begun.replies()) == 1
+    assert (len(begun.replies()), len(whole.replies())) == (1, 3)
     assert world.shared.decoded.free_bytes == small_decoded
     assert world.shared.small_frames.free_bytes == SMALL_TOTAL
+
+
+@pytest.mark.usefixtures("small_decoded")
+async def test_while_too_many_wait_each_connection_may_add_one_small_request() -> None:
+    world = Wiring()
+    greedy = use_up(world)
+    waiting = len(world.waiting)
+    assert greedy.receives(ask("later-more")) == 0, "it is not read"
+    others = [Client(world) for _ in range(5)]
+    for number, client in enumerate(others):
+        client.receives(ask(f"later-{number}-first") + ask(f"later-{number}-second"))
+        assert client.receives(ask(f"later-{number}-third")) == 0
+    assert len(world.waiting) == waiting + len(others)
+    assert world.shared.decoded.free_bytes >= -(len(others) + 1) * DECODED_BYTES_WHEN_FULL
+    for _ in range(3):
+        for name in list(world.waiting):
+            world.finish(name)
+        await turn()
+    assert [len(client.replies()) for client in others] == [2] * len(others)
+
+
+@pytest.mark.usefixtures("small_decoded")
+async def test_while_too_many_wait_who_is_answered_goes_on() -> None:
+    world = Wiring()
+    use_up(world)
+    honest = Client(world)
+    for number in range(3):
+        honest.receives(ask(f"later-honest-{number}"))
+        assert not honest.transport.reading
+        world.finish(f"later-honest-{number}")
+        await turn()
+        assert honest.transport.reading, "although there is no room yet"
+
+
+@pytest.mark.usefixtures("small_decoded")
+async def test_who_added_a_request_goes_on_when_there_is_room_although_it_is_not_answered() -> None:
+    world = Wiring()
+    use_up(world)
+    honest = Client(world)
+    honest.receives(ask("later-honest"))
+    for name in list(world.waiting):
+        if name != "later-honest":
+            world.finish(name)
+    await turn()
+    assert honest.transport.reading
+
+
+@pytest.mark.parametrize("ends", ["leaves", "is refused"])
+async def test_nobody_is_ended_for_who_added_a_request_and_has_gone(small_decoded: int, ends: str) -> None:
+    world = Wiring()
+    world.shared.decoded.overdraw(small_decoded + 1)
+    client = Client(world)
+    client.receives(ask("later"))
+    assert world.shared.decoded.wanted_bytes > 0
+    if ends == "leaves":
+        client.leaves()
+    else:
+        client.connection.refuse("for a test")
+    assert world.shared.decoded.wanted_bytes == 0
+
+
+async def test_who_leaves_while_it_waits_for_its_turn_is_not_waited_for(small_decoded: int) -> None:
+    world = Wiring()
+    use_up(world)
+    leaving, other = Client(world), Client(world)
+    for client in (leaving, other):
+        client.receives(ask("now-" + "x" * 2_000))
+    leaving.leaves()
+    for name in list(world.waiting):
+        world.finish(name)
+    await turn()
+    assert leaving.replies() == []
+    assert len(other.replies()) == 1
+    assert world.shared.decoded.free_bytes == small_decoded, "nothing was set aside for who has left"
+
+
+@pytest.mark.usefixtures("small_decoded")
+async def test_a_large_request_that_cannot_be_decoded_closes_the_connection_also_now() -> None:
+    world = Wiring()
+    use_up(world)
+    client = Client(world)
+    request = ask("now-" + "x" * 2_000)
+    client.receives(request[:20] + b"\xff" * (len(request) - 20))
+    assert client.transport.ending == "closed"
 
 
 async def test_who_keeps_many_requests_waiting_is_ended_for_who_waits(small_decoded: int) -> None:
@@ -223,7 +320,8 @@ async def test_who_keeps_many_requests_waiting_is_ended_for_who_waits(small_deco
     while hall.world.shared.decoded.free_bytes >= 0:
         greedy.receives(ask(f"later-{number}"))
         number += 1
-    honest.receives(ask("now"))
+    honest.receives(ask("now-" + "x" * 2_000))
+    assert honest.replies() == []
     budget = hall.world.shared.decoded
     assert hall.relieve(budget) == []
     assert hall.relieve(budget, MEMORY_GRACE_MS + 100) == [greedy]

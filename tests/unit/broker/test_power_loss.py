@@ -36,6 +36,7 @@ ENTRIES_IN_WHOLE_SECTORS = 129
 
 def new_disk(seed: int) -> SimDisk:
     disk = SimDisk(Random(seed))
+    disk.open_files_max = 4 * PARTITIONS
     disk.mount().make_folder("disk")
     disk.root.sync()
     return disk

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.context import RequestContext
-from penstock.broker.router import Later, Route, Router
+from penstock.broker.router import Later, Route, Router, never_waits
 from penstock.errors import ProtocolError
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.frames import encode_request, parse_header
@@ -55,6 +55,24 @@ class Desk:
 def frame_of(*topics: str, version: int = 12) -> bytes:
     request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in topics])
     return b"".join(encode_request(METADATA, version, 1, "tests", request))[4:]
+
+
+def test_what_a_request_would_be_counted_as_is_known_without_asking_its_handler() -> None:
+    desk = Desk()
+    small, large = (desk.router.weigh(memoryview(frame_of(*["topic"] * count))) for count in (1, 100))
+    assert 0 < small < large
+    assert desk.asked == []
+
+
+def test_what_is_refused_or_always_answered_at_once_is_counted_as_nothing() -> None:
+    desk = Desk()
+    unknown = bytearray(frame_of("a"))
+    unknown[2:4] = (99).to_bytes(2, "big")
+    assert desk.router.weigh(memoryview(unknown)) == 0
+    image = ClusterImage(cluster_id="c")
+    route = Route(METADATA, desk.handle, weigh=never_waits)
+    router = Router([route], AllowEverything(), desk.quotas, lambda: image)
+    assert router.weigh(memoryview(frame_of("a"))) == 0
 
 
 def test_a_request_reaches_its_handler_decoded_and_counted() -> None:

@@ -67,6 +67,11 @@ def refusal(result: Result) -> str:
     return str(result.exception)
 
 
+def wrong_use(result: Result) -> str:
+    assert result.exit_code == 2
+    return result.output
+
+
 def test_a_folder_shows_every_kind_of_file(folder: Path) -> None:
     found = rows(folder)
 
@@ -162,13 +167,15 @@ def test_damage_is_a_row_of_json_too(folder: Path) -> None:
 
 
 def test_what_is_no_file_of_a_log_is_refused(folder: Path) -> None:
-    assert "there is no" in refusal(dump(folder / "absent"))
-    assert "is no file of a log" in refusal(dump(folder / "partition.metadata"))
-    assert "holds no files of a log" in refusal(dump(_empty(folder)))
+    assert "there is no" in wrong_use(dump(folder / "absent"))
+    assert "is no file of a log" in wrong_use(dump(folder / "partition.metadata"))
+    assert "holds no files of a log" in wrong_use(dump(_empty(folder)))
+    # Nothing is printed of the others either: what was typed is wrong.
+    assert dump(folder, folder / "absent").stdout == ""
     (folder / "\N{SUPERSCRIPT TWO}.log").touch()
-    assert "is no file of a log" in refusal(dump(folder / "\N{SUPERSCRIPT TWO}.log"))
+    assert "is no file of a log" in wrong_use(dump(folder / "\N{SUPERSCRIPT TWO}.log"))
     os.mkfifo(folder / "7.log")
-    assert "7.log is neither a file nor a folder" in refusal(dump(folder / "7.log"))
+    assert "7.log is neither a file nor a folder" in wrong_use(dump(folder / "7.log"))
 
 
 def _empty(folder: Path) -> Path:

@@ -1,5 +1,7 @@
 """The command itself: every command has help with examples, and none carries what others need."""
 
+import importlib
+import signal
 import subprocess
 import sys
 
@@ -35,6 +37,35 @@ def test_every_command_explains_itself_with_examples(
 
     assert not ended.value.code
     assert " ".join(("penstock", *command)) in capsys.readouterr().out.lower().split("examples:")[1]
+
+
+def test_the_entry_point_imports_nothing_before_ctrl_c_is_understood() -> None:
+    script = "import sys; before = {*sys.modules}; import penstock.cli.main; print(*{*sys.modules} - before)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert set(done.stdout.split()) == {"penstock", "penstock.cli", "penstock.cli.main"}
+
+
+def test_ctrl_c_while_a_command_is_loaded_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib, "import_module", interrupted)
+    for command in ("serve", "topic"):
+        monkeypatch.setattr(sys, "argv", ["penstock", command])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 130
+
+
+def test_a_signal_handler_of_a_start_does_not_outlive_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(sys, "argv", ["penstock", "serve", "--node-id", "x"])
+
+    with pytest.raises(SystemExit):
+        main()
+
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_the_list_of_commands_is_complete() -> None:

@@ -1,7 +1,9 @@
 """Records as lines: what is read becomes what is sent, what is printed can be read again."""
 
+import errno
 import io
 import json
+import os
 from typing import Any
 
 import pytest
@@ -72,11 +74,16 @@ def test_json_leaves_the_rest_to_the_options() -> None:
         ({"value": 1}, "put it in quotes"),
         ({"valeu": "1"}, "'valeu' is no field"),
         ({"value": "1", "value_hex": "31"}, "value is given twice"),
-        ({"value_base64": "!"}, "base64|padding|alphabet"),
-        ({"value_hex": "zz"}, "hexadecimal"),
-        ({"value": "1", "partition": -1}, "partition must be a number"),
-        ({"value": "1", "partition": True}, "partition must be a number"),
-        ({"value": "1", "timestamp": "now"}, "timestamp must be a number"),
+        ({"value_base64": "!"}, "^value_base64 is not base64$"),
+        ({"value": "1", "headers": {"a": {"base64": "!"}}}, "^the value of a header is not base64$"),
+        ({"key_hex": "zz", "value": "1"}, "^key_hex is not hexadecimal: use an even number of"),
+        ({"value": "1", "partition": -1}, "partition must be a whole number from 0 to 2147483647"),
+        ({"value": "1", "partition": True}, "partition must be a whole number"),
+        ({"value": "1", "timestamp": "now"}, "timestamp must be a whole number"),
+        (
+            {"value": "1", "timestamp": 2**63},
+            "timestamp must be a whole number from 0 to 9223372036854775807",
+        ),
         ({"value": "1", "headers": [["a"]]}, "headers must be"),
         ({"value": "1", "headers": "ab"}, "headers must be"),
         ({"value": "1", "headers": 5}, "headers must be"),
@@ -85,6 +92,34 @@ def test_json_leaves_the_rest_to_the_options() -> None:
 def test_json_that_is_no_record_is_refused(fields: Any, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         record_of_json(fields, NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b"nope", "from character 1 on it is not JSON"),
+        (b'{"value": "a"', "from character 14 on it is not JSON"),
+        (b'{"value": "\xff"}', "byte 12 is not UTF-8"),
+        (b"[" * 100_000, "it is nested too deeply"),
+        (b'{"value": ' + b"9" * 5_000 + b"}", "the number 99999999999999999999... is too long"),
+        (b'{"value": "a", "value": "b"}', "'value' is given twice"),
+        (b'{"value": "a", "headers": {"h": "1", "h": "2"}}', "'h' is given twice"),
+    ],
+)
+def test_a_line_that_is_no_record_is_refused_in_words_for_its_author(line: bytes, problem: str) -> None:
+    with pytest.raises(CommandFailed) as refused:
+        list(json_records(io.BytesIO(b'{"value": "fine"}\n' + line), NOTHING))
+
+    assert str(refused.value).startswith(f"line 2 is not a record: {problem}")
+
+
+def test_an_input_that_fails_is_told_in_a_sentence() -> None:
+    class Broken(io.BytesIO):
+        def readline(self, _: int | None = -1, /) -> bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with pytest.raises(CommandFailed, match="cannot read the input: Input/output error"):
+        list(plain_records(Broken(), NOTHING, None))
 
 
 def test_raw_is_the_value_and_nothing_else() -> None:

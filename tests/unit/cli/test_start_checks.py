@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import serialization
 
 from penstock.cli import check_config
 from penstock.cli.main import main
+from penstock.cli.start_checks import advice
 from penstock.errors import ConfigError
 from penstock.testing import broker
 
@@ -21,10 +22,10 @@ HOST = "127.0.0.1"
 NOBODY = 65_534
 # The interpreter itself may be where nobody else can read: what is needed is loaded by a first check.
 AS_NOBODY = """
-import contextlib, io, os, tempfile
-import penstock.cli.check_config, penstock.cli.main, penstock.host.tls, penstock.log.data_directory
-with contextlib.redirect_stdout(io.StringIO()):
-    penstock.cli.check_config.main(["--data-dir", tempfile.gettempdir()])
+import contextlib, io, os, signal, tempfile
+import penstock.cli.check_config, penstock.cli.main, penstock.cli.streams, penstock.host.tls
+with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as empty:
+    penstock.cli.check_config.main(["--data-dir", empty])
 if os.geteuid() == 0:
     os.setgroups([]); os.setresgid(*[65534] * 3); os.setresuid(*[65534] * 3)
 penstock.cli.main.main()
@@ -195,6 +196,88 @@ def test_a_metadata_file_that_is_a_folder_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"metadata\.sqlite is a folder and should be a file"):
         check_config.main(["--data-dir", str(tmp_path)])
+
+
+def test_a_data_directory_of_another_node_is_refused_and_not_touched(tmp_path: Path) -> None:
+    with broker(tmp_path):
+        pass
+    before = sorted(tmp_path.iterdir())
+
+    with pytest.raises(ConfigError, match="belongs to node 1, not to node 4; start with --node-id 1"):
+        check_config.main(["--data-dir", str(tmp_path), "--node-id", "4"])
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_folder_of_somebody_else_is_refused_and_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").touch()
+
+    with pytest.raises(ConfigError, match=r"not a Penstock data directory.*found 'thesis.txt'"):
+        check_config.main(["--data-dir", str(tmp_path)])
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("content", ["", "garbage", '{"format": 1}', '{"node_id": "x"}'])
+def test_an_identity_that_cannot_be_read_is_told_with_what_to_do(tmp_path: Path, content: str) -> None:
+    (tmp_path / "penstock.json").write_text(content)
+
+    with pytest.raises(ConfigError) as refused:
+        check_config.main(["--data-dir", str(tmp_path)])
+    file = tmp_path / "penstock.json"
+    assert str(refused.value) == (
+        f"log.dirs = '{tmp_path}': {file} is damaged; restore it from a backup of the data directory"
+    )
+
+
+def test_a_file_system_that_is_mounted_read_only_is_told_apart_from_permissions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.statvfs(tmp_path)
+    read_only = os.statvfs_result((*real[:8], real.f_flag | os.ST_RDONLY, *real[9:]))
+    monkeypatch.setattr(os, "statvfs", lambda _: read_only)
+
+    with pytest.raises(ConfigError, match=f"the file system of {tmp_path} is mounted read-only; mount it"):
+        check_config.main(["--data-dir", str(tmp_path / "data")])
+
+
+@pytest.mark.parametrize(
+    ("problem", "remedy"),
+    [
+        ("the data directory d is in use by process 7", "Stop that process"),
+        ("d/metadata.sqlite is not a sound metadata store: file is not a database", "from a backup"),
+        ("d/metadata.sqlite: database or disk is full", "Free some space"),
+        ("cannot write d/.lock: No space left on device", "Free some space"),
+        ("cannot create d: Permission denied", "Allow this user to write there"),
+    ],
+)
+def test_a_start_that_fails_says_what_to_do(problem: str, remedy: str) -> None:
+    assert remedy in advice(problem)
+    assert advice(problem).endswith(".")
+
+
+@pytest.mark.parametrize("command", ["serve", "check-config"])
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--node-id", "x"], "node.id = 'x': must be an integer of at least 0 (from --node-id)"),
+        (["--no-such", "1"], "there is no option --no-such 1; `penstock {command} --help` lists what there"),
+        (["--kafka"], "--kafka: expected one argument; `penstock {command} --help`"),
+    ],
+)
+def test_a_wrong_flag_is_one_sentence(
+    command: str,
+    flags: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["penstock", command, *flags])
+    with pytest.raises(SystemExit) as end:
+        main()
+
+    assert end.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("penstock: " + said.format(command=command))
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", ["serve", "check-config"])

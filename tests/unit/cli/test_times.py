@@ -51,7 +51,18 @@ def test_a_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None
         time.tzset()
 
 
-@pytest.mark.parametrize("text", ["yesterday", "", "-5", "15x", "m", "1700-01-01", "99999999999999999999"])
-def test_anything_else_is_refused_with_a_sentence(text: str) -> None:
-    with pytest.raises(ValueError, match=r"no place in a log|outside of what"):
+@pytest.mark.parametrize("text", ["yesterday", "", "-5", "15x", "m"])
+def test_anything_else_is_refused_with_what_there_is(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no place in a log: give an offset, a time .* or max-timestamp"):
         place(text)
+    with pytest.raises(ValueError, match="no place in a log: give milliseconds since 1970, a time"):
+        place(text, Kind.TIMESTAMP)
+
+
+def test_what_no_log_can_hold_is_refused_with_its_bounds() -> None:
+    beyond = str(2**63)
+    with pytest.raises(ValueError, match="is no offset: they go from 0 to 9223372036854775807"):
+        place(beyond)
+    for text in (beyond, "1700-01-01"):
+        with pytest.raises(ValueError, match="is no time of a record: they go from 1970 on, to 92233"):
+            place(text, Kind.TIMESTAMP)

@@ -120,12 +120,27 @@ def test_all_problems_are_reported_together() -> None:
         "--kafka 'nowhere'",
         "log.dirs = 'a,b'",
         "ssl.client.auth = 'sometimes'",
-        "unknown setting '' (from --set)",
+        "unknown setting ''; `python -m penstock.config.reference` lists all (from --set)",
         "log.roll.ms = '0'",
         "message.max.bytes = 200000000",
         "log.flush.policy = interval",
         "http.listener = '0.0.0.0",
     ]
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        (b'"a" = "\xff"', "byte 8 is not UTF-8"),
+        (b'"a" = ' + b"[" * 100_000, "a number is too long, or a list is nested too deeply"),
+        (b'"a" = ' + b"9" * 5_000, "a number is too long, or a list is nested too deeply"),
+    ],
+    ids=["bytes", "brackets", "digits"],
+)
+def test_a_file_that_no_parser_takes_is_refused_in_words_for_its_author(file: bytes, reason: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(file=file)
+    assert str(refused.value) == f"the config file is not TOML: {reason}"
 
 
 def test_a_file_that_is_not_toml_is_refused_with_the_place() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import StorageFailed, StorageFull
 from penstock.host import os_disk
-from penstock.host.disk import File, Stored
+from penstock.host.disk import File, Stored, TooManyOpenFiles
 from penstock.host.os_disk import OsDisk
 from penstock.limits import OPEN_FILES_MAX
 
@@ -78,6 +78,21 @@ def test_a_failed_write_is_named_by_what_failed(
     with pytest.raises(kind, match=f"{folder}/a"):
         file.write(0, b"x")
     file.release()
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_a_lack_of_descriptors_says_nothing_of_the_disk(
+    folder: str, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    disk = OsDisk()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing(code))
+        with pytest.raises(TooManyOpenFiles, match=f"{folder}/a"):
+            disk.open(f"{folder}/a", create=True)
+        with pytest.raises(TooManyOpenFiles):
+            disk.store([Stored(f"{folder}/a", b"x")])
+    disk.store([Stored(f"{folder}/a", b"x")])
+    assert disk.read_file(f"{folder}/a") == b"x"
 
 
 @pytest.mark.parametrize("count", [1, 6])

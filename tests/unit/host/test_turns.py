@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from penstock.host.turns import Turns
+from penstock.host.turns import Job, Turns
 from penstock.host.worker import Worker
 
 
@@ -33,13 +33,17 @@ class Steps(Worker):
 
 
 class Wiring:
-    def __init__(self, bytes_max: int = 100) -> None:
+    def __init__(self, bytes_max: int = 100, jobs_per_key_max: int = 100) -> None:
         self.steps = Steps()
-        self.turns = Turns(lambda: self.steps, bytes_max)
+        self.turns = Turns(lambda: self.steps, bytes_max, jobs_per_key_max)
         self.done: list[object] = []
 
-    def add(self, key: str, name: str, size: int = 1) -> bool:
+    def add(self, key: str, name: str, size: int = 1) -> Job | None:
         return self.turns.add(key, size, lambda: name, lambda result, error: self.done.append(result))
+
+    def run_all(self) -> None:
+        while self.steps.jobs:
+            self.steps.step()
 
 
 def test_jobs_of_one_key_come_back_in_order_and_keys_take_turns() -> None:
@@ -47,8 +51,7 @@ def test_jobs_of_one_key_come_back_in_order_and_keys_take_turns() -> None:
     for name in ("a1", "a2", "a3"):
         assert wiring.add("a", name)
     wiring.add("b", "b1")
-    while wiring.steps.jobs:
-        wiring.steps.step()
+    wiring.run_all()
     assert wiring.done == ["a1", "b1", "a2", "a3"]
 
 
@@ -58,6 +61,65 @@ def test_what_waits_is_bounded_and_room_comes_back() -> None:
     assert not wiring.add("b", "too much", size=60)
     wiring.steps.step()
     assert wiring.add("b", "now", size=60)
+
+
+def test_one_key_cannot_take_all_the_room() -> None:
+    wiring = Wiring(bytes_max=100)
+    assert wiring.add("a", "a1", size=20)
+    assert not wiring.add("a", "more than its share", size=20)
+    assert wiring.add("a", "a2", size=5)
+    assert wiring.add("b", "b1", size=60)
+
+
+def test_the_number_of_jobs_of_a_key_is_bounded_and_dropped_ones_make_room() -> None:
+    wiring = Wiring(bytes_max=10_000, jobs_per_key_max=3)
+    jobs = [wiring.add("a", f"a{number}") for number in range(3)]
+    assert not wiring.add("a", "a3")
+    assert wiring.add("b", "b1")
+    assert jobs[1] is not None
+    assert wiring.turns.drop(jobs[1])
+    assert wiring.add("a", "a3")
+
+
+def test_dropped_jobs_are_not_reported_and_the_others_keep_their_order() -> None:
+    wiring = Wiring()
+    jobs = [wiring.add("a", f"a{number}") for number in range(6)]
+    for number in (0, 2, 5):
+        job = jobs[number]
+        assert job is not None
+        assert wiring.turns.drop(job)
+        assert not wiring.turns.drop(job), "only once"
+    wiring.run_all()
+    assert wiring.done == ["a1", "a3", "a4"]
+    assert jobs[1] is not None
+    assert not wiring.turns.drop(jobs[1]), "it was reported"
+    assert (len(wiring.turns), wiring.turns.has_room("a", 100)) == (0, True), "all room came back"
+
+
+def test_a_job_that_is_dropped_before_the_thread_comes_to_it_is_not_run() -> None:
+    wiring = Wiring()
+    ran: list[str] = []
+    job = wiring.turns.add("a", 1, lambda: ran.append("ran"), lambda *_: None)
+    assert job is not None
+    wiring.turns.drop(job)
+    wiring.run_all()
+    assert ran == []
+
+
+async def test_draining_ends_when_everything_was_reported() -> None:
+    wiring = Wiring()
+    await wiring.turns.drain()
+    for name in ("a", "b"):
+        wiring.add(name, name)
+    draining = asyncio.create_task(wiring.turns.drain())
+    await asyncio.sleep(0)
+    wiring.steps.step()
+    await asyncio.sleep(0)
+    assert not draining.done()
+    wiring.steps.step()
+    async with asyncio.timeout(5):
+        await draining
+    assert wiring.done == ["a", "b"]
 
 
 def test_one_that_is_alone_is_taken_however_large_it_is() -> None:

@@ -267,6 +267,24 @@ def test_the_newest_timestamp_counts_records_on_both_sides_of_the_last_index_ent
     assert reopened(disk).log.active.newest_timestamp == NOW_MS + 9
 
 
+def test_the_newest_timestamp_of_a_segment_that_ended_after_the_last_checkpoint_is_known() -> None:
+    """Its time index on disk lacks the last entry, which is made when the next segment begins."""
+    disk = new_disk()
+    log = new_log(disk)
+    for time in (1, 2, 3, 9):
+        append(log, [bytes(90)], [NOW_MS + time])
+    checkpoint(log)
+    log.roll()
+    append(log, [b"x"], [NOW_MS + 5])
+    flush(log)
+    again = reopened(disk).log
+    assert [segment.newest_timestamp for segment in again.segments] == [NOW_MS + 9, NOW_MS + 5]
+    checkpoint(again)
+    again.close()
+    again = reopened(disk).log
+    assert [segment.newest_timestamp for segment in again.segments] == [NOW_MS + 9, NOW_MS + 5]
+
+
 def test_the_folder_name_is_durable_with_the_first_flush() -> None:
     disk = new_disk()
     log = new_log(disk)

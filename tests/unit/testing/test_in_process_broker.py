@@ -141,6 +141,8 @@ def test_each_listener_has_an_address() -> None:
     protocols = "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT"
     with broker(**{"listeners": listeners, "listener.security.protocol.map": protocols}) as running:
         assert running.bootstrap == running.address("inside") != running.address("outside")
+        with pytest.raises(ValueError, match="no listener is called NOPE; there are INSIDE, OUTSIDE"):
+            running.address("nope")
 
 
 def test_what_the_broker_has_to_say_goes_to_pythons_logging(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,11 +3,13 @@
 Appends record batches to partitions and answers for each.
 
 Behaviour
-    acks=0    nothing is sent back; a failure closes the connection, so that the client looks again,
-              unless it is found only when the batch is looked into by a worker thread
+    acks=0    nothing is sent back; a failure closes the connection, so that the client looks again
     acks=1    answered as acks=all: what is acknowledged is safe
     acks=all  answered when the high watermark has passed the batch
-    timeout   REQUEST_TIMED_OUT; the records are in the log and may still become safe
+    timeout   REQUEST_TIMED_OUT; the records are in the log and may still become safe, unless they
+              were still to be looked into by a worker thread: then they are not stored. Without
+              acks only INSPECTION_WAIT_MS_MAX counts
+    batches   more than PRODUCE_BATCHES_MAX close the connection
 Versions
     3   record batch format 2           8   record errors and a message
     5   log start offset                9   flexible encoding
@@ -17,6 +19,7 @@ Differs from Kafka
     G11 a compression type above 4 is answered INVALID_RECORD, not UNKNOWN_SERVER_ERROR
     G18 a batch is not opened: what is malformed inside a sound one is stored
     G19 a partition named twice in one request is appended to twice
+    G24 at most RECORDS_NAMED_MAX records of a request are named
     there are no transactions yet: a transactional batch is answered INVALID_TXN_STATE
     G21 a batch that says it has the broker's time is refused
     versions 0 to 2 (old message formats) are refused, as in Kafka
@@ -26,10 +29,19 @@ from typing import Final
 
 from penstock.broker.appending import Appending, Turn
 from penstock.broker.context import RequestContext
-from penstock.broker.produce_progress import ProduceInProgress, Turns, Waiting, refused, require_success
+from penstock.broker.produce_progress import (
+    ProduceInProgress,
+    ProduceInTurn,
+    Turns,
+    UnansweredProduce,
+    Waiting,
+    refused,
+    require_success,
+)
 from penstock.broker.router import Later
-from penstock.errors import ApiError, ErrorCode
+from penstock.errors import ApiError, ErrorCode, ProtocolError
 from penstock.host.clock import Clock
+from penstock.limits import PRODUCE_BATCHES_MAX, RECORDS_NAMED_MAX
 from penstock.metadata.image import INTERNAL_TOPICS
 from penstock.protocol.messages.produce import (
     PartitionProduceResponse,
@@ -57,6 +69,7 @@ class Produce:
         waiting: Waiting = []
         turns: Turns = []
         responses = []
+        names_left = RECORDS_NAMED_MAX
         now_ms = self._clock.wall_ms()
         for topic in request.topic_data:
             first = len(answers)
@@ -66,7 +79,9 @@ class Produce:
                     partition = self._find(topic, data.index, request, context)
                     appended = self._appending.append(partition, data.records, request, context, now_ms)
                 except ApiError as refusal:
-                    answers.append(refused(data.index, partition, refusal))
+                    answer = refused(data.index, partition, refusal, names_left)
+                    names_left -= len(answer.record_errors)
+                    answers.append(answer)
                     continue
                 if isinstance(appended, Turn):
                     turns.append((len(answers), partition, appended))
@@ -82,13 +97,19 @@ class Produce:
                 )
             if topic.partition_data:
                 responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers[first:]))
+        if turns:
+            in_turn = UnansweredProduce if request.acks == ACKS_NONE else ProduceInTurn
+            progress = in_turn(responses, answers, self._deadline(request))
+            return progress.begin(waiting, turns, names_left, request.timeout_ms)
         if request.acks == ACKS_NONE:
             require_success(answers)
             return None
-        if not (waiting or turns):
+        if not waiting:
             return ProduceResponse(responses)
-        deadline = self._clock.monotonic() + request.timeout_ms / 1000
-        return ProduceInProgress(responses, answers, deadline).wait(waiting, turns)
+        return ProduceInProgress(responses, answers, self._deadline(request)).wait(waiting)
+
+    def _deadline(self, request: ProduceRequest) -> float:
+        return self._clock.monotonic() + request.timeout_ms / 1000
 
     def _find(
         self, topic: TopicProduceData, index: int, request: ProduceRequest, context: RequestContext
@@ -106,3 +127,10 @@ class Produce:
         if found.name.topic in INTERNAL_TOPICS:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         return found
+
+
+def require_few_batches(request: ProduceRequest) -> None:
+    """All are appended in one turn of the loop. Even to refuse each of very many would take long."""
+    count = sum([len(topic.partition_data) for topic in request.topic_data])
+    if count > PRODUCE_BATCHES_MAX:
+        raise ProtocolError(f"a produce request has {count} batches; at most {PRODUCE_BATCHES_MAX} are taken")
