@@ -40,7 +40,9 @@ LOAD_RECORDS_PER_TURN = 200
 # After an append failed, the state is loaded again no sooner than this.
 COORDINATOR_RELOAD_MS = 1 * SECOND_MS
 # What the members of one group tell and are told, all together: it is written as one record.
-GROUP_METADATA_BYTES_MAX = 8 * MIB
+GROUP_METADATA_BYTES_MAX = 2 * MIB
+# The name of a group, which is in every one of its records.
+GROUP_ID_BYTES_MAX = 1 * KIB
 # Members of one group, unless the operator says otherwise; Kafka sets no limit to classic groups.
 GROUP_MEMBERS_MAX = 10_000
 # Groups that are looked through at once for offsets to forget.

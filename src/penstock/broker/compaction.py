@@ -150,10 +150,16 @@ class Compaction:
             and partition not in self.uncleanable
         )
 
-    async def follow(self, _before: ClusterImage, _after: ClusterImage) -> None:
-        """The cluster's metadata changed, and the storage has followed."""
+    async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
+        """The cluster's metadata changed, and the storage has followed.
+
+        What is noted of a topic that is gone must be gone too before its name is used again: a new
+        topic that is believed to be clean would lose its tombstones and keep what they delete.
+        """
         if self._being_cleaned is not None and self._being_cleaned.offline is not None:
             self.cleaner.give_up()
+        if before.topics is not after.topics and self._rows_on_disk:
+            await self._forget_the_gone()
 
     # Deciding
 

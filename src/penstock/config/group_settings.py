@@ -7,11 +7,11 @@ from penstock.limits import (
     DAY_MS,
     GROUP_MEMBERS_MAX,
     HOUR_MS,
-    INT_MAX,
     MIB,
     MINUTE_MS,
     OFFSET_METADATA_BYTES_MAX,
     SECOND_MS,
+    SHORT_MAX,
 )
 
 ASSIGNORS = ("uniform", "range")
@@ -121,7 +121,7 @@ OFFSET_SETTINGS = (
         INT,
         8 * MIB,
         "Segment size of __consumer_offsets, when it is created.",
-        minimum=MIB,
+        minimum=4 * MIB,
     ),
     Setting(
         "offsets.retention.minutes",
@@ -146,7 +146,7 @@ OFFSET_SETTINGS = (
         OFFSET_METADATA_BYTES_MAX,
         "The longest note a client may leave beside an offset.",
         minimum=0,
-        maximum=INT_MAX,
+        maximum=SHORT_MAX,
         reload=True,
     ),
 )

@@ -27,7 +27,7 @@ from penstock.groups.classic_rebalance import (
     take_out,
 )
 from penstock.groups.surroundings import Client, Surroundings
-from penstock.limits import GROUP_METADATA_BYTES_MAX, SHORT_MAX
+from penstock.limits import GROUP_ID_BYTES_MAX, GROUP_METADATA_BYTES_MAX, SHORT_MAX
 from penstock.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 _REBALANCE_TIMEOUT_FROM: Final = 1
@@ -114,9 +114,10 @@ def _check_request(request: JoinGroupRequest, config: ClassicConfig) -> None:
 
 
 def check_group_id(group_id: str) -> None:
-    """It must be one, and must fit the key of a record."""
-    if not group_id or len(group_id.encode()) > SHORT_MAX:
-        raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group needs a name of 1 to 32767 bytes")
+    """It must be one, and stands in the key of every record of its group."""
+    if not group_id or len(group_id.encode()) > GROUP_ID_BYTES_MAX:
+        detail = f"a group needs a name of 1 to {GROUP_ID_BYTES_MAX} bytes"
+        raise ApiError(ErrorCode.INVALID_GROUP_ID, detail)
 
 
 def _holder(group: ClassicGroup, request: JoinGroupRequest) -> str:

@@ -8,7 +8,7 @@ Behaviour
 Versions
     1  which protocol a member speaks
 Differs from Kafka
-    nothing known
+    A group that is named twice is answered once.
 """
 
 from penstock.broker.context import RequestContext
@@ -45,7 +45,7 @@ class ConsumerGroupDescribe:
             return described
 
         return self._groups.each(
-            request.group_ids,
+            list(dict.fromkeys(request.group_ids)),
             lambda group_id: asking(lambda state, now: describe(group_id, state)),
             lambda group_id: lambda code, detail: _refused(group_id, code, detail),
             lambda groups: ConsumerGroupDescribeResponse(groups=groups),

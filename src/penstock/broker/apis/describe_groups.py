@@ -9,7 +9,7 @@ Versions
     3  authorised operations       4  static members
     6  a group that does not exist is GROUP_ID_NOT_FOUND
 Differs from Kafka
-    nothing known
+    A group that is named twice is answered once.
 """
 
 from penstock.broker.context import RequestContext
@@ -45,7 +45,7 @@ class DescribeGroups:
             return described
 
         return self._groups.each(
-            request.groups,
+            list(dict.fromkeys(request.groups)),
             lambda group_id: asking(lambda state, now: describe(group_id, state)),
             lambda group_id: lambda code, detail: DescribedGroup(code, group_id=group_id),
             lambda groups: DescribeGroupsResponse(groups=groups),
