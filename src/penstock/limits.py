@@ -58,6 +58,10 @@ GROUP_REPORTS_AT_ONCE = 4
 RECORD_TIMES_READ_AT_ONCE = 64
 RECORD_TIMES_KEPT_MAX = 20_000
 RECORD_TIME_KEPT_MS = 1 * MINUTE_MS
+# Offsets that are forgotten in one batch.
+TOMBSTONES_AT_ONCE = 1_000
+# All that one commit may say: about ten thousand partitions.
+COMMIT_BYTES_MAX = 2 * MIB
 # A note beside a committed offset.
 OFFSET_METADATA_BYTES_MAX = 4 * KIB
 # How often members of the new protocol report: while nothing changes, while partitions change hands,

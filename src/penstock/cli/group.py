@@ -56,6 +56,12 @@ LIST_EXAMPLES = examples(
 )  # fmt: skip
 
 
+def _places(given: list[str] | None) -> list[str] | None:
+    """TOPIC or TOPIC:PARTITIONS: what stands before the colon must be a possible name."""
+    topic_names([place.partition(":")[0] for place in given or ()])
+    return given
+
+
 @group_app.command("list", help="List the groups.", epilog=LIST_EXAMPLES)
 @client_command
 def list_(broker: "Broker", as_json: Json = False) -> None:
@@ -156,7 +162,7 @@ def reset(
         list[str] | None,
         typer.Option(
             metavar="TOPIC[:P,...]",
-            callback=topic_names,
+            callback=_places,
             help="Only this topic, or some of its partitions. May be repeated. "
             "Default: all partitions that the group has committed.",
         ),

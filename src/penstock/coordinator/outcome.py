@@ -57,6 +57,10 @@ class Outcome(NamedTuple):
     """All of them are kept, or none."""
     replies: Sequence[Reply] = ()
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(key) + len(value or b"") for key, value in self.records)
+
     def __add__(self, other: object) -> "Outcome":
         assert isinstance(other, Outcome), "outcomes are joined with outcomes"
         return Outcome((*self.records, *other.records), (*self.replies, *other.replies))

@@ -30,7 +30,7 @@ class StateMachine(Protocol):
         """Apply one record, its own or one from the log. Never fails: what it cannot use it skips."""
         ...
 
-    def loaded(self, now: Now) -> Outcome:
+    def loaded(self, now: Now) -> Iterable[Outcome]:
         """Everything in the log has been replayed: timers may begin."""
         ...
 
@@ -38,7 +38,9 @@ class StateMachine(Protocol):
         """The monotonic time at which `expire` has something to do; None if there is none."""
         ...
 
-    def expire(self, now: Now) -> Outcome: ...
+    def expire(self, now: Now) -> Iterable[Outcome]:
+        """What time brings, in pieces that do not depend on each other."""
+        ...
 
     def parked(self) -> Iterable[Pending]:
         """Clients whose answer depends on something that has not happened yet."""
@@ -105,7 +107,7 @@ class Shard(Generic[State]):
 
     def end_loading(self) -> None:
         self.phase = Phase.ACTIVE
-        self._take(self._state.loaded(self._shell.now()))
+        self._take_all(self._state.loaded(self._shell.now()))
 
     def end(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
         """The partition is gone, or another's."""
@@ -128,7 +130,14 @@ class Shard(Generic[State]):
         """The time that `due_changed` named has come."""
         if self.phase is Phase.ACTIVE:
             self._due = None
-            self._take(self._state.expire(self._shell.now()))
+            self._take_all(self._state.expire(self._shell.now()))
+
+    def _take_all(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            if self.phase is Phase.ACTIVE:
+                self._take(outcome)
+        if self.phase is Phase.ACTIVE:
+            self._announce_due()
 
     def _take(self, outcome: Outcome) -> None:
         now_ms = self._shell.now().wall_ms if outcome.records else 0

@@ -1,11 +1,18 @@
-"""What a commit must be to be accepted."""
+"""A commit as it is asked for, and how large it may be."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from penstock.errors import ApiError, ErrorCode
 from penstock.groups.offsets import Commit
+from penstock.limits import COMMIT_BYTES_MAX
+
+_RECORD_BYTES = 100
+"""What a committed offset takes beside its names and its note."""
+
 
 NO_GENERATION = -1
+"""Of a commit that comes from nobody in the group."""
 
 
 class CommitRequest(NamedTuple):
@@ -17,6 +24,14 @@ class CommitRequest(NamedTuple):
     version: int
     commits: Sequence[Commit]
 
-    @property
-    def is_from_a_member(self) -> bool:
-        return bool(self.member_id) or self.instance_id is not None or self.generation >= 0
+
+def check_size(request: CommitRequest) -> None:
+    """All of a commit becomes one batch: more than that is refused before anything is made of it."""
+    name_bytes = len(request.group_id.encode()) + _RECORD_BYTES
+    size = sum(
+        name_bytes + len(partition.topic) + len(committed.metadata.encode())
+        for partition, committed in request.commits
+    )
+    if size > COMMIT_BYTES_MAX:
+        detail = f"the commit takes {size} bytes; {COMMIT_BYTES_MAX} are allowed: commit in several requests"
+        raise ApiError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, detail)

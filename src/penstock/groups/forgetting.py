@@ -4,7 +4,7 @@ Forgotten are offsets whose time is up (`expiry.py`), those of topics that are g
 have neither members nor offsets left.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from penstock.coordinator.outcome import NOTHING, Now, Outcome, StateRecord
@@ -18,7 +18,7 @@ from penstock.groups.migration import Group
 from penstock.groups.offsets import Committed, tombstones
 from penstock.groups.records import GroupMetadataKey, encode_key
 from penstock.groups.surroundings import Surroundings, TimerKey
-from penstock.limits import GROUPS_EXPIRED_PER_TURN
+from penstock.limits import GROUPS_EXPIRED_PER_TURN, TOMBSTONES_AT_ONCE
 from penstock.types import TopicPartition
 
 FORGETTING: Final = TimerKey("forgetting", "")
@@ -42,20 +42,20 @@ class Forgetting:
             self._surroundings.timers.set(FORGETTING, at)
         return NOTHING
 
-    def take_turn(self, now: Now) -> Outcome:
+    def take_turn(self, now: Now) -> Iterator[Outcome]:
+        """In pieces that each fit a batch. A group goes last, when nothing of it is left."""
         config = self._surroundings.config().offsets
         groups = self._book.groups
         turn, is_last = self._rounds.next(groups.keys())
         wait = config.check_ms / 1000 if is_last else _NEXT_TURN_SECONDS
         self._surroundings.timers.set(FORGETTING, now.monotonic + wait)
         now_ms = self._clock.read(now)
-        records: list[StateRecord] = []
         for group in [groups[group_id] for group_id in turn if group_id in groups]:
             gone = self._gone(group, now_ms, config.retention_ms)
-            records += tombstones(group.group_id, gone)
-            if _is_abandoned(group) and self._are_all(group.group_id, gone):
-                records += self.end(group, now)
-        return Outcome(records)
+            is_left = not (_is_abandoned(group) and self._are_all(group.group_id, gone))
+            yield from _in_pieces(tombstones(group.group_id, gone))
+            if not is_left:
+                yield Outcome(self.end(group, now))
 
     def _gone(self, group: Group, now_ms: int, retention_ms: int) -> set[TopicPartition]:
         offsets = self._book.offsets
@@ -78,6 +78,11 @@ class Forgetting:
         ended = classic_timers.end(self._surroundings, group, now)
         assert not ended.replies, "nobody waits in a group without members"
         return [StateRecord(encode_key(GroupMetadataKey(group.group_id)), None)]
+
+
+def _in_pieces(records: Sequence[StateRecord]) -> Iterator[Outcome]:
+    for first in range(0, len(records), TOMBSTONES_AT_ONCE):
+        yield Outcome(records[first : first + TOMBSTONES_AT_ONCE])
 
 
 def _is_abandoned(group: Group) -> bool:

@@ -27,7 +27,7 @@ from penstock.groups.book import Book
 from penstock.groups.classic_group import ClassicGroup
 from penstock.groups.classic_join import Asking
 from penstock.groups.classic_rebalance import refresh_session
-from penstock.groups.commits import CommitRequest
+from penstock.groups.commits import CommitRequest, check_size
 from penstock.groups.consumer_describe import describe
 from penstock.groups.consumer_group import ConsumerGroup
 from penstock.groups.consumer_heartbeat import Caller
@@ -81,32 +81,31 @@ class Groups:
     def replay(self, record: StateRecord, timestamp_ms: int) -> None:
         self._book.replay(record, timestamp_ms)
 
-    def loaded(self, now: Now) -> Outcome:
+    def loaded(self, now: Now) -> Iterable[Outcome]:
         self._book.is_living = True
-        outcome = self._forgetting.soon(now)
+        outcomes = [self._forgetting.soon(now)]
         for group in self._book.groups.values():
             if isinstance(group, ConsumerGroup):
                 consumer_timers.loaded(self._surroundings, group, now)
             else:
-                outcome += classic_timers.loaded(self._surroundings, group, now)
-        return outcome
+                outcomes.append(classic_timers.loaded(self._surroundings, group, now))
+        return outcomes
 
     # Time, and what happens elsewhere
 
     def due(self) -> float | None:
         return self._surroundings.timers.due()
 
-    def expire(self, now: Now) -> Outcome:
-        outcome = NOTHING
+    def expire(self, now: Now) -> Iterable[Outcome]:
+        """Each group for itself: together they could be more than one batch may hold."""
         by_group: dict[str, list[TimerKey]] = {}
         for key in self._surroundings.timers.take_expired(now.monotonic):
             if key == FORGETTING:
-                outcome += self._forgetting.take_turn(now)
+                yield from self._forgetting.take_turn(now)
             else:
                 by_group.setdefault(key.group_id, []).append(key)
         for group_id, keys in by_group.items():
-            outcome += self._expire_group(group_id, keys, now)
-        return outcome
+            yield self._expire_group(group_id, keys, now)
 
     def _expire_group(self, group_id: str, keys: Sequence[TimerKey], now: Now) -> Outcome:
         group = self._book.groups.get(group_id)
@@ -182,6 +181,8 @@ class Groups:
     # Offsets
 
     def commit(self, request: CommitRequest, now: Now) -> Sequence[StateRecord]:
+        if request.group_id:  # old clients may keep a place without a group
+            classic_join.check_group_id(request.group_id)
         group = self._book.groups.get(request.group_id)
         if group is None and request.generation >= 0:
             # A member of a group that nobody knows any more.
@@ -191,6 +192,7 @@ class Groups:
             consumer_checks.validate_commit(group, request.member_id, request.generation, request.version)
         elif group is not None:
             self._check_classic_commit(group, request, now)
+        check_size(request)
         self._note_rates(request, now)
         return commit_records(request.group_id, request.commits)
 

@@ -27,15 +27,15 @@ class Counters:
         else:
             self.values[record.key] = record.value
 
-    def loaded(self, now: Now) -> Outcome:
-        return Outcome()
+    def loaded(self, now: Now) -> Iterable[Outcome]:
+        return ()
 
     def due(self) -> float | None:
         return self.alarm
 
-    def expire(self, now: Now) -> Outcome:
+    def expire(self, now: Now) -> Iterable[Outcome]:
         self.alarm = None
-        return Outcome([StateRecord(b"expired", b"1")])
+        return [Outcome([StateRecord(b"expired", b"1")])]
 
     def parked(self) -> Iterable[Pending]:
         return self.parked_clients
