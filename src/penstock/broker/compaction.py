@@ -83,6 +83,8 @@ class Compaction:
         self._path = f"{self._directory.logs_path}/{FILE_NAME}"
         self._clean_to: dict[Partition, Offset] = {}
         """The first dirty offset of each log that was cleaned."""
+        self._postponed: set[Partition] = set()
+        """What found no room the last time; the pass after it looks at others first."""
         self._rows_on_disk = 0
         self.uncleanable: dict[Partition, str] = {}
         """Logs that are left alone, and why."""
@@ -125,13 +127,17 @@ class Compaction:
             candidates = []
             for partition in tuple(self._storage.partitions):
                 dirt = await self._dirt_of(partition) if self._is_candidate(partition) else None
+                if partition in self._postponed:
+                    continue  # there was no room for it a moment ago: another's turn
                 if dirt is not None:
                     candidates.append((partition, dirt))
             found = dirtiest(candidates)
             if found is None:
+                self._postponed.clear()
                 return None
+            self._postponed.clear()
             await self._clean(*found)
-            return found[0].name
+            return None if found[0] in self._postponed else found[0].name
 
     async def _forget_the_gone(self) -> None:
         """A topic that is made anew under the same name begins dirty."""
@@ -200,6 +206,7 @@ class Compaction:
             await self._store_offsets()
             self._say(partition, cleaned)
         except StorageFull as full:
+            self._postponed.add(partition)
             self._log.warning("compaction.postponed", partition=partition.name, reason=str(full))
         except (CorruptData, StorageFailed, ConfigError, ChildDied) as failure:
             if partition.offline is not None or not are_current(partition.log, job.segments):

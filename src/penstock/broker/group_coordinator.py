@@ -14,6 +14,7 @@ from penstock.controller.topics import TopicRequest
 from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
 from penstock.coordinator.placement import shard_of
 from penstock.errors import ApiError, ErrorCode
+from penstock.groups.expiry import SteadyClock
 from penstock.groups.groups import Groups
 from penstock.groups.rates import Rates
 from penstock.groups.surroundings import Client, Surroundings, Topics
@@ -38,8 +39,13 @@ def group_shards(cluster: Cluster, means: Means, randomness: Randomness) -> Coor
 
     rates = Rates(GROUP_RATE_WINDOW_MS, GROUP_RATE_PARTITIONS_MAX)
 
+    steady_clock = SteadyClock()
+
     def new_state() -> Groups:
-        return Groups(Surroundings(lambda: cluster.config.groups, topics, draw_member_id, rates))
+        surroundings = Surroundings(
+            lambda: cluster.config.groups, topics, draw_member_id, rates, steady_clock
+        )
+        return Groups(surroundings)
 
     shards = Coordination(GROUP_TOPIC, new_state, means)
 

@@ -65,6 +65,7 @@ def topics_changed(group: ConsumerGroup) -> None:
     """Topics were created, deleted or have grown. The next heartbeat looks what that means here."""
     group.is_refresh_due = True
     group.stale_regexes = set(group.regexes)
+    group.resolving.clear()  # those under way look at the topics that were; they begin anew
 
 
 def end(surroundings: Surroundings, group: ConsumerGroup) -> None:

@@ -13,7 +13,7 @@ from penstock.groups.book import Book
 from penstock.groups.classic_group import ClassicGroup
 from penstock.groups.consumer_group import ConsumerGroup
 from penstock.groups.consumer_records import group_tombstones
-from penstock.groups.expiry import GroupFacts, Rounds, SteadyClock, expired, of_other_topics
+from penstock.groups.expiry import GroupFacts, Rounds, expired, of_other_topics
 from penstock.groups.migration import Group
 from penstock.groups.offsets import Committed, tombstones
 from penstock.groups.records import GroupMetadataKey, encode_key
@@ -31,7 +31,6 @@ class Forgetting:
     def __init__(self, surroundings: Surroundings, book: Book) -> None:
         self._surroundings = surroundings
         self._book = book
-        self._clock = SteadyClock()
         self._rounds = Rounds(GROUPS_EXPIRED_PER_TURN)
 
     def soon(self, now: Now) -> Outcome:
@@ -49,7 +48,7 @@ class Forgetting:
         turn, is_last = self._rounds.next(groups.keys())
         wait = config.check_ms / 1000 if is_last else _NEXT_TURN_SECONDS
         self._surroundings.timers.set(FORGETTING, now.monotonic + wait)
-        now_ms = self._clock.read(now)
+        now_ms = self._surroundings.steady_clock.read(now)
         for group in [groups[group_id] for group_id in turn if group_id in groups]:
             gone = self._gone(group, now_ms, config.retention_ms)
             is_left = not (_is_abandoned(group) and self._are_all(group.group_id, gone))

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from penstock.config.groups import GroupConfig
 from penstock.coordinator.timers import Timers
+from penstock.groups.expiry import SteadyClock
 from penstock.groups.rates import Rates
 from penstock.limits import GROUP_RATE_PARTITIONS_MAX, GROUP_RATE_WINDOW_MS
 from penstock.metadata.image import Topic
@@ -33,7 +34,7 @@ class Client(NamedTuple):
 
 
 class Surroundings:
-    __slots__ = ("config", "draw_member_id", "rates", "timers", "topics")
+    __slots__ = ("config", "draw_member_id", "rates", "steady_clock", "timers", "topics")
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Surroundings:
         topics: Callable[[], Topics],
         draw_member_id: Callable[[], str],
         rates: Rates | None = None,
+        steady_clock: SteadyClock | None = None,
     ) -> None:
         self.config = config
         """As it is now: it can be changed while groups live."""
@@ -49,4 +51,6 @@ class Surroundings:
         """A text that nobody can guess, as a UUID."""
         self.rates = rates or Rates(GROUP_RATE_WINDOW_MS, GROUP_RATE_PARTITIONS_MAX)
         """One for all shards, which share its bound."""
+        self.steady_clock = steady_clock or SteadyClock()
+        """One for as long as the broker runs: a shard that is loaded again must not forget a jump."""
         self.timers: Timers[TimerKey] = Timers()
