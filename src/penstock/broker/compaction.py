@@ -127,13 +127,11 @@ class Compaction:
             candidates = []
             for partition in tuple(self._storage.partitions):
                 dirt = await self._dirt_of(partition) if self._is_candidate(partition) else None
-                if partition in self._postponed:
-                    continue  # there was no room for it a moment ago: another's turn
                 if dirt is not None:
                     candidates.append((partition, dirt))
-            found = dirtiest(candidates)
+            others = [each for each in candidates if each[0] not in self._postponed]
+            found = dirtiest(others or candidates)
             if found is None:
-                self._postponed.clear()
                 return None
             self._postponed.clear()
             await self._clean(*found)
