@@ -107,8 +107,8 @@ async def test_a_flood_of_nonsense_is_said_a_few_times_and_then_counted(
             writer.write(NONSENSE)
             assert await closed(reader)
             writer.close()
-        said = world.lines.said
-        await until(lambda: any(event == "connection.refused_more" for event, _ in said), seconds_max=5)
+        lines = world.lines.said
+        await until(lambda: any(event == "connection.refused_more" for event, _ in lines), seconds_max=5)
         said = [event for event, _ in world.lines.said]
         counted = [
             int(str(fields["count"]))
