@@ -32,6 +32,7 @@ from penstock.protocol.messages.produce import (
 from penstock.protocol.records import BatchOptions, Record, build_batch
 from penstock.replication.partition import Partition
 from penstock.types import Offset, TopicId
+from tests.unit.broker.waiting import until
 
 VERSION = 9
 NOW_MS = 1_700_000_000_000
@@ -114,10 +115,7 @@ class Wiring:
         self.broker.storage.inspections.add(self, 0, lambda: self.release.wait(SECONDS_MAX), lambda *_: None)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        ends_at = asyncio.get_running_loop().time() + SECONDS_MAX
-        while not condition():
-            assert asyncio.get_running_loop().time() < ends_at, "it never came to that"
-            await asyncio.sleep(0.001)
+        await until(condition, seconds_max=SECONDS_MAX)
 
 
 @asynccontextmanager

@@ -20,6 +20,7 @@ from penstock.protocol.messages.fetch import FetchPartition, FetchRequest, Fetch
 from penstock.replication.partition import Partition
 from penstock.security.access import ANONYMOUS, AllowEverything
 from tests.unit.broker.config_support import NOW_MS, Inside, append, running
+from tests.unit.broker.waiting import until
 
 VERSION = 12
 SECONDS_MAX = 20
@@ -54,10 +55,7 @@ class Wiring:
         return later
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        ends_at = asyncio.get_running_loop().time() + SECONDS_MAX
-        while not condition():
-            assert asyncio.get_running_loop().time() < ends_at, "it never came to that"
-            await asyncio.sleep(0.001)
+        await until(condition, seconds_max=SECONDS_MAX)
 
 
 @asynccontextmanager

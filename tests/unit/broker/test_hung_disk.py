@@ -16,6 +16,7 @@ from penstock.host.os_disk import OsDisk
 from penstock.replication.partition import Partition
 from penstock.replication.waiting import ProduceWait
 from tests.unit.broker.test_storage import NOW_MS, batch, make_topic
+from tests.unit.broker.waiting import until
 
 SECONDS_MAX = 10
 
@@ -65,10 +66,7 @@ def everything_is_due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def eventually(look: Callable[[], bool]) -> None:
-    ends_at = asyncio.get_running_loop().time() + SECONDS_MAX / 2
-    while not look():
-        assert asyncio.get_running_loop().time() < ends_at, "it never came to that"
-        await asyncio.sleep(0.002)
+    await until(look, seconds_max=SECONDS_MAX / 2)
 
 
 async def test_a_produce_is_answered_in_time_although_a_checkpoint_waits_for_the_disk(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
@@ -17,6 +17,7 @@ from penstock.host.tasks import Tasks
 from penstock.limits import COMPLAINTS_PER_SECOND_MAX
 from penstock.metadata.image import ClusterImage
 from penstock.security.access import AllowEverything
+from tests.unit.broker.waiting import until
 
 NONSENSE = b"\xff\xff\xff\xff"
 
@@ -31,14 +32,6 @@ class Lines:
     warning = error = info
 
 
-async def until(look: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if look():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it did not happen in time")
-
-
 class Serving:
     def __init__(self, server: Server, lines: Lines, address: tuple[str, int]) -> None:
         self.server = server
@@ -49,7 +42,7 @@ class Serving:
         return await asyncio.open_connection(*self._address)
 
     async def until_there_are(self, count: int) -> None:
-        await until(lambda: self.server.connection_count == count)
+        await until(lambda: self.server.connection_count == count, seconds_max=5)
 
 
 @asynccontextmanager
@@ -114,7 +107,8 @@ async def test_a_flood_of_nonsense_is_said_a_few_times_and_then_counted(
             writer.write(NONSENSE)
             assert await closed(reader)
             writer.close()
-        await until(lambda: any(event == "connection.refused_more" for event, _ in world.lines.said))
+        lines = world.lines.said
+        await until(lambda: any(event == "connection.refused_more" for event, _ in lines), seconds_max=5)
         said = [event for event, _ in world.lines.said]
         counted = [
             int(str(fields["count"]))
