@@ -1,7 +1,8 @@
 """A TCP connection for code that may wait, with TLS where it is asked for.
 
 Every exchange has a deadline: it starts when something is sent and counts until the answer is whole,
-so that a peer which sends a byte now and then cannot hold its caller.
+so that a peer which sends a byte now and then cannot hold its caller. Whoever sends one question and
+reads the answer much later begins a new one with `allow`.
 """
 
 import socket
@@ -10,11 +11,13 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
+from penstock.host.sockets import keep_alive, peer_has_closed
 from penstock.types import Buffer
 
-_RECEIVE_BYTES: Final = 64 * 1024
+# Larger buffers are sent as they are: joining them to their neighbours would copy them once more.
+_JOINED_BYTES_MAX: Final = 64 * 1024
 
 
 class TlsFiles(NamedTuple):
@@ -31,23 +34,38 @@ class TlsFiles(NamedTuple):
         return context
 
 
+class MakesContext(Protocol):
+    def context(self) -> ssl.SSLContext: ...
+
+
 class BlockingStream:
     def __init__(self, connection: socket.socket, timeout_s: float) -> None:
         self._connection = connection
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
 
+    def allow(self, timeout_s: float) -> None:
+        """So long may this exchange take from now on, and every later one from when it is sent."""
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+
     def send(self, buffers: Sequence[Buffer]) -> None:
         self._deadline = time.monotonic() + self._timeout_s
         self._connection.settimeout(self._timeout_s)
-        self._connection.sendall(b"".join(buffers))
+        for buffer in _joined(buffers):
+            self._connection.sendall(buffer)
 
-    def receive(self) -> bytes:
+    def receive_into(self, room: memoryview) -> int:
+        """How many bytes came; none at all once the peer has closed its side."""
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("timed out")
         self._connection.settimeout(left_s)
-        return self._connection.recv(_RECEIVE_BYTES)
+        return self._connection.recv_into(room)
+
+    def is_stale(self) -> bool:
+        """Whether the peer has closed while nobody looked."""
+        return self._connection.fileno() < 0 or peer_has_closed(self._connection)
 
     def close(self) -> None:
         with suppress(OSError):  # the peer may have gone first; there is nothing left to tell it
@@ -62,15 +80,85 @@ class BlockingStream:
         self.close()
 
 
-def open_stream(host: str, port: int, *, timeout_s: float, tls: TlsFiles | None = None) -> BlockingStream:
+def open_stream(host: str, port: int, *, timeout_s: float, tls: MakesContext | None = None) -> BlockingStream:
     """Raises OSError, of which ssl.SSLError is one kind and TimeoutError another."""
     connection = socket.create_connection((host, port), timeout_s)
     try:
         # Questions are small and their answers are waited for: nothing is gained by collecting bytes.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_alive(connection)
         if tls is not None:
             connection = tls.context().wrap_socket(connection, server_hostname=host)
     except BaseException:
         connection.close()
         raise
     return BlockingStream(connection, timeout_s)
+
+
+def _joined(buffers: Sequence[Buffer]) -> list[Buffer]:
+    """The same bytes in fewer pieces, where that costs little."""
+    pieces: list[Buffer] = []
+    small: list[Buffer] = []
+    for buffer in buffers:
+        if len(buffer) <= _JOINED_BYTES_MAX:
+            small.append(buffer)
+            continue
+        pieces += [b"".join(small), buffer]
+        small = []
+    pieces.append(b"".join(small))
+    return [piece for piece in pieces if piece]
+
+
+class TcpNetwork:
+    """Connections, and the time that passes between the attempts to get one."""
+
+    def __init__(self, tls: MakesContext | None = None) -> None:
+        self._tls = tls
+
+    def connect(self, host: str, port: int, *, timeout_s: float) -> BlockingStream:
+        """Raises OSError; `connection_problem` says what it means."""
+        return open_stream(host, port, timeout_s=timeout_s, tls=self._tls)
+
+    def problem(self, error: OSError) -> "ConnectionProblem":
+        return connection_problem(error, is_tls=self._tls is not None)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class ConnectionProblem(NamedTuple):
+    what: str
+    """A sentence without its full stop."""
+    remedy: str
+    """A whole sentence, or nothing."""
+    may_pass: bool
+    """Whether to wait and to try again can help."""
+
+
+def connection_problem(error: OSError, *, is_tls: bool) -> ConnectionProblem:
+    """What an error of a connection means to whoever asked for it."""
+    match error:
+        case ConnectionRefusedError():
+            return ConnectionProblem("nothing listens there", "Check the address and the broker.", True)
+        case TimeoutError():
+            return ConnectionProblem("no answer came in time", "Check the network and the broker.", True)
+        case ssl.SSLCertVerificationError():
+            what = f"its certificate is not trusted ({error.verify_message})"
+            remedy = "Give the certificate of the authority that signed it, and use a name that it is for."
+            return ConnectionProblem(what, remedy, False)
+        case ssl.SSLEOFError() | ssl.SSLZeroReturnError() | ConnectionError() if is_tls:
+            remedy = "If this goes on, it may want another client certificate, or speak no TLS on this port."
+            return ConnectionProblem("it closed the connection", remedy, True)
+        case ssl.SSLError():
+            what = f"TLS failed ({error.reason or error})"
+            return ConnectionProblem(what, "Check that this port is for TLS, and the certificates.", False)
+        case ConnectionError():
+            remedy = "If this goes on, it may expect TLS, or may not speak Kafka's protocol on this port."
+            return ConnectionProblem("it closed the connection", remedy, True)
+        case socket.gaierror():
+            return ConnectionProblem("no such host is known", "Check the name.", True)
+        case _:
+            return ConnectionProblem(str(error.strerror or error), "", True)

@@ -1,4 +1,4 @@
-"""TLS for listeners, from PEM files, with certificates that can be replaced while serving.
+"""TLS from PEM files: for listeners, with certificates that can be replaced while serving, and for clients.
 
 A context that listeners share is reloaded in place: connections that exist keep what they agreed
 on, the next handshake uses the new certificate. A file that cannot be loaded changes nothing.
@@ -12,8 +12,9 @@ Rule: a problem names the file and what to do about it.
 import os
 import re
 import ssl
+import tempfile
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.config.broker import ClientAuth, TlsConfig
 from penstock.errors import ConfigError
@@ -67,6 +68,68 @@ class TlsListener:
     def _stamps(self) -> tuple[tuple[int, int, int], ...]:
         paths = [self._config.keystore_path, self._config.truststore_path]
         return tuple(_stamp(path) for path in paths if path is not None)
+
+
+class ClientTls(NamedTuple):
+    """What a client trusts and shows. With neither `ca` nor `ca_text` it trusts the system's authorities."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    """Where the private key is not in the file of the certificate."""
+    key_password: str | None = None
+    check_hostname: bool = True
+    """Whether the broker's certificate must be for the name it was reached by."""
+    ca_text: str | None = None
+    """What could stand in the file `ca`."""
+    identity_text: str | None = None
+    """What could stand in the file `certificate`, with the private key."""
+
+    def context(self) -> ssl.SSLContext:
+        """ConfigError if one of the files is no good."""
+        if self.key is not None and self.certificate is None:
+            raise ConfigError(
+                f"the private key in {self.key} has no certificate; give its certificate as well"
+            )
+        context = self._trusting()
+        context.check_hostname = self.check_hostname
+        if self.identity_text is not None:
+            self._show_text(context, self.identity_text)
+        elif self.certificate is not None:
+            self._show(context, self.certificate, self.key)
+        return context
+
+    def _trusting(self) -> ssl.SSLContext:
+        if self.ca is not None and (problem := authorities_problem(self.ca)):
+            raise ConfigError(problem)
+        try:
+            return ssl.create_default_context(cafile=self.ca, cadata=self.ca_text)
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigError(
+                "the text of the certificates to trust is not PEM; give whole blocks"
+            ) from error
+
+    def _show(self, context: ssl.SSLContext, path: str, key_path: str | None) -> None:
+        if problem := identity_problem(path, key_path, self.key_password):
+            raise ConfigError(problem)
+        context.load_cert_chain(path, key_path, self.key_password or _no_password)
+
+    def _show_text(self, context: ssl.SSLContext, text: str) -> None:
+        """OpenSSL reads identities from files only; this one is the user's alone and gone at once."""
+        with tempfile.NamedTemporaryFile("w", prefix="penstock-", suffix=".pem") as file:
+            file.write(text)
+            file.flush()
+            try:
+                self._show(context, file.name, None)
+            except ConfigError as error:
+                raise ConfigError(str(error).replace(file.name, "the text of the certificate")) from None
+
+    def __repr__(self) -> str:
+        shown = self._replace(
+            key_password=None if self.key_password is None else "[hidden]",
+            identity_text=None if self.identity_text is None else "[hidden]",
+        )
+        return f"ClientTls{tuple(shown)!r}"
 
 
 def _stamp(path: str) -> tuple[int, int, int]:

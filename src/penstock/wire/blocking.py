@@ -1,18 +1,23 @@
-"""The wire client for those who may wait: one question, one answer.
+"""The wire client for those who may wait.
 
     with open_stream("127.0.0.1", 9092, timeout_s=10) as stream:
         client = BlockingClient(stream, "penstock-cli")
         answer = client.ask(METADATA, MetadataRequest(topics=None))
 
+Several questions may be open at once: `send` gives a `Pending`, and `wait` its answer. Answers that
+come before the one that is waited for are kept with their own questions.
+
 What the network does wrong is an OSError (ConnectionError when the broker hangs up, TimeoutError
-when it is silent); what the broker says wrong is ProtocolError or VersionMismatch.
+when it is silent); what the broker says wrong is ProtocolError or VersionMismatch. After any of them
+the connection is of no more use.
 """
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Generic, Protocol
 
 from penstock.protocol.messages.api_versions import ApiVersionsResponse
-from penstock.protocol.schema import Api, Request, Response, Struct
+from penstock.protocol.schema import VERSION_MAX, Api, Request, Response, Struct
 from penstock.types import Buffer
 from penstock.wire.core import WireCore
 
@@ -20,8 +25,18 @@ from penstock.wire.core import WireCore
 class ByteStream(Protocol):
     def send(self, buffers: Sequence[Buffer]) -> None: ...
 
-    def receive(self) -> bytes:
-        """Some bytes; none at all once the peer has closed its side."""
+    def receive_into(self, room: memoryview) -> int:
+        """How many bytes came; none at all once the peer has closed its side."""
+
+
+class Pending(Generic[Response]):
+    """A question that was sent."""
+
+    def __init__(self, api: Api[Any, Response], version: int) -> None:
+        self.api = api
+        self.version = version
+        self.answer: Response | None = None
+        self.is_wanted = True
 
 
 class BlockingClient:
@@ -30,26 +45,66 @@ class BlockingClient:
     def __init__(self, stream: ByteStream, client_id: str) -> None:
         self._stream = stream
         self._core = WireCore(client_id)
+        self._pending: deque[Pending[Any]] = deque()
         self._greet()
 
+    @property
+    def is_idle(self) -> bool:
+        return not self._pending
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether answers are due, and nobody wants any of them."""
+        return bool(self._pending) and not any(pending.is_wanted for pending in self._pending)
+
+    def version_of(self, api: Api[Request, Response], *, newest: int = VERSION_MAX) -> int:
+        """The newest version up to `newest` that both sides know."""
+        return self._core.version_of(api, newest=newest)
+
     def ask(self, api: Api[Request, Response], message: Request) -> Response:
-        answer = self._exchange(self._core.ask(api, message))
-        assert isinstance(answer, api.response)
+        return self.wait(self.send(api, message))
+
+    def send(
+        self, api: Api[Request, Response], message: Request, *, version: int | None = None
+    ) -> Pending[Response]:
+        version = self._core.version_of(api) if version is None else version
+        self._stream.send(self._core.ask(api, message, version=version))
+        pending: Pending[Response] = Pending(api, version)
+        self._pending.append(pending)
+        return pending
+
+    def wait(self, pending: Pending[Response]) -> Response:
+        """Its answer, once."""
+        while pending.answer is None:
+            self._answer_oldest()
+        answer, pending.answer = pending.answer, None
         return answer
+
+    def forget(self, pending: Pending[Any]) -> None:
+        """Its answer, when it comes, is thrown away."""
+        pending.is_wanted = False
+        pending.answer = None
+
+    def _answer_oldest(self) -> None:
+        assert self._pending, "the answer was given out already"
+        answer = self._next_answer()
+        pending = self._pending.popleft()
+        assert isinstance(answer, pending.api.response)
+        if pending.is_wanted:
+            pending.answer = answer
 
     def _greet(self) -> None:
         while True:
-            answer = self._exchange(self._core.greeting())
+            self._stream.send(self._core.greeting())
+            answer = self._next_answer()
             assert isinstance(answer, ApiVersionsResponse)
             if self._core.learn(answer):
                 return
 
-    def _exchange(self, buffers: Sequence[Buffer]) -> Struct:
-        self._stream.send(buffers)
+    def _next_answer(self) -> Struct:
         while True:
-            data = self._stream.receive()
-            if not data:
+            count = self._stream.receive_into(self._core.room())
+            if not count:
                 raise ConnectionError("the broker closed the connection before it answered")
-            if answers := self._core.received(data):
-                assert len(answers) == 1, "one question was open"
-                return answers[0]
+            if (answer := self._core.filled(count)) is not None:
+                return answer

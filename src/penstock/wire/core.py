@@ -1,14 +1,15 @@
 """One connection to a broker, seen from the client, without a socket.
 
-Buffers to send come out of `greeting` and `ask`; bytes that came go into `received`, which gives the
-answers they complete. A shell (blocking.py) moves the bytes.
+Buffers to send come out of `greeting` and `ask`. Bytes that come belong into `room()`, and `filled`
+gives the answer that they complete. A shell (blocking.py) moves the bytes.
 
 Rule 1: nothing but the greeting is sent before the broker has said which versions it speaks; after
         that every request goes out in the newest version both sides know.
 Rule 2: a broker answers in the order it was asked. An answer with another correlation id than the
         oldest open question means that the stream can no longer be trusted.
-Rule 3: the announced size of a response is judged before anything is kept for it, and memory follows
-        the bytes that came.
+Rule 3: the announced size of a response is judged before anything is kept for it.
+Rule 4: a response is received into one buffer of its size, and records are views of that buffer: they
+        are copied once, by the kernel. The buffer lives as long as the longest view of it.
 """
 
 from collections import deque
@@ -20,7 +21,7 @@ from penstock.errors import ErrorCode, ProtocolError
 from penstock.limits import FRAME_PREFIX_BYTES, INT_MAX, REQUEST_BYTES_MAX
 from penstock.protocol.frames import decode_response, encode_request
 from penstock.protocol.messages.api_versions import API_VERSIONS, ApiVersionsRequest, ApiVersionsResponse
-from penstock.protocol.schema import Api, Request, Response, Struct
+from penstock.protocol.schema import VERSION_MAX, Api, Request, Response, Struct
 from penstock.types import Buffer
 
 SOFTWARE_NAME: Final = "penstock"
@@ -51,7 +52,7 @@ class WireCore:
         self._offered: dict[int, tuple[int, int]] = {}
         self._correlation_id = 0
         self._open: deque[_Open] = deque()
-        self._received = bytearray()
+        self._begin_frame()
 
     # Which versions
 
@@ -73,53 +74,64 @@ class WireCore:
         self._greeting_version = max(min(newest, self._greeting_version - 1), _OLDEST_GREETING)
         return False
 
-    def version_of(self, api: Api[Request, Response]) -> int:
-        """The newest version both sides know."""
+    def version_of(self, api: Api[Request, Response], *, newest: int = VERSION_MAX) -> int:
+        """The newest version up to `newest` that both sides know."""
         assert self._offered, "the broker has not been asked yet which versions it speaks"
         if api.key not in self._offered:
             raise VersionMismatch(f"the broker does not offer {api.name}")
-        (oldest, newest), (ours_oldest, ours_newest) = self._offered[api.key], api.versions
-        version = min(newest, ours_newest)
+        (oldest, theirs_newest), (ours_oldest, ours_newest) = self._offered[api.key], api.versions
+        version = min(theirs_newest, ours_newest, newest)
         if version < max(oldest, ours_oldest):
             raise VersionMismatch(
-                f"the broker speaks {api.name} versions {oldest} to {newest}, "
-                f"this client {ours_oldest} to {ours_newest}"
+                f"the broker speaks {api.name} versions {oldest} to {theirs_newest}, "
+                f"this client {ours_oldest} to {min(ours_newest, newest)}"
             )
         return version
 
     # Questions and answers
 
-    def ask(self, api: Api[Request, Response], message: Request) -> list[Buffer]:
-        """What to send. Its answer comes out of `received` after those of all earlier questions."""
-        return self._question(api, self.version_of(api), message)
+    def ask(
+        self, api: Api[Request, Response], message: Request, *, version: int | None = None
+    ) -> list[Buffer]:
+        """What to send. Its answer comes out of `filled` after those of all earlier questions."""
+        return self._question(api, self.version_of(api) if version is None else version, message)
 
-    def received(self, data: Buffer) -> list[Struct]:
-        """The answers that these bytes complete, in order. ProtocolError if they cannot be any."""
-        self._received += data
-        answers = []
-        while (frame := self._next_frame()) is not None:
-            answers.append(self._answer(frame))
-        return answers
+    def room(self) -> memoryview:
+        """Where the next bytes belong: never empty, and never more than the frame that is begun."""
+        return self._buffer[self._filled :]
+
+    def filled(self, count: int) -> Struct | None:
+        """The answer that is complete with `count` more bytes. ProtocolError if they cannot be any."""
+        self._filled += count
+        if self._filled < len(self._buffer):
+            return None
+        if not self._is_sized:
+            self._make_room()
+            return None
+        frame = self._buffer.toreadonly()
+        self._begin_frame()
+        return self._answer(frame)
+
+    def _begin_frame(self) -> None:
+        self._is_sized = False
+        self._buffer = memoryview(bytearray(FRAME_PREFIX_BYTES))
+        self._filled = 0
+
+    def _make_room(self) -> None:
+        (size,) = unpack_from(">i", self._buffer)
+        if not _RESPONSE_BYTES_MIN <= size <= self._response_bytes_max:
+            raise ProtocolError(f"a response of {size} bytes was announced")
+        self._is_sized = True
+        # Of a large one the system sets aside no more than is written to.
+        self._buffer = memoryview(bytearray(size))
+        self._filled = 0
 
     def _question(self, api: Api[Request, Response], version: int, message: Request) -> list[Buffer]:
         self._correlation_id = (self._correlation_id + 1) & INT_MAX
         self._open.append(_Open(self._correlation_id, api, version))
         return encode_request(api, version, self._correlation_id, self._client_id, message)
 
-    def _next_frame(self) -> bytes | None:
-        if len(self._received) < FRAME_PREFIX_BYTES:
-            return None
-        (size,) = unpack_from(">i", self._received)
-        if not _RESPONSE_BYTES_MIN <= size <= self._response_bytes_max:
-            raise ProtocolError(f"a response of {size} bytes was announced")
-        end = FRAME_PREFIX_BYTES + size
-        if len(self._received) < end:
-            return None
-        frame = bytes(self._received[FRAME_PREFIX_BYTES:end])
-        del self._received[:end]
-        return frame
-
-    def _answer(self, frame: bytes) -> Struct:
+    def _answer(self, frame: memoryview) -> Struct:
         if not self._open:
             raise ProtocolError("a response came that nothing was asked for")
         expected = self._open.popleft()
@@ -132,7 +144,7 @@ class WireCore:
         return message
 
 
-def _refuses_version(frame: bytes) -> bool:
+def _refuses_version(frame: memoryview) -> bool:
     if len(frame) < _ERROR_CODE_AT + 2:
         return False
     (error_code,) = unpack_from(">h", frame, _ERROR_CODE_AT)

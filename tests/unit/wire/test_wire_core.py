@@ -8,8 +8,15 @@ from penstock.errors import ErrorCode, ProtocolError
 from penstock.protocol.frames import decode_request, encode_response, parse_header
 from penstock.protocol.messages.api_versions import API_VERSIONS, ApiVersion, ApiVersionsResponse
 from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS, DescribeLogDirsRequest
+from penstock.protocol.messages.fetch import (
+    FETCH,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from penstock.protocol.messages.metadata import METADATA, MetadataRequest, MetadataResponse
-from penstock.protocol.schema import Api, Request, Response
+from penstock.protocol.schema import Api, Request, Response, Struct
 from penstock.types import Buffer
 from penstock.wire.blocking import BlockingClient
 from penstock.wire.core import VersionMismatch, WireCore
@@ -21,12 +28,36 @@ def reply(api: Api[Request, Response], version: int, correlation_id: int, messag
     return b"".join(encode_response(api, version, correlation_id, message))
 
 
+def feed(core: WireCore, data: bytes) -> list[Struct]:
+    """The answers that these bytes complete, moved as a shell moves them."""
+    answers = []
+    while data:
+        room = core.room()
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        data = data[count:]
+        if (answer := core.filled(count)) is not None:
+            answers.append(answer)
+    return answers
+
+
 def greeted() -> WireCore:
     core = WireCore("test")
     core.greeting()
-    (answer,) = core.received(reply(API_VERSIONS, 4, 1, ApiVersionsResponse(api_keys=OFFERED)))
+    (answer,) = feed(core, reply(API_VERSIONS, 4, 1, ApiVersionsResponse(api_keys=OFFERED)))
     assert isinstance(answer, ApiVersionsResponse)
     assert core.learn(answer)
+    return core
+
+
+def greeted_for(api: Api[Request, Response]) -> WireCore:
+    core = WireCore("test")
+    core.greeting()
+    (answer,) = feed(
+        core, reply(API_VERSIONS, 4, 1, ApiVersionsResponse(api_keys=[ApiVersion(api.key, 0, 99)]))
+    )
+    assert isinstance(answer, ApiVersionsResponse)
+    core.learn(answer)
     return core
 
 
@@ -45,7 +76,7 @@ def test_a_request_goes_out_in_the_newest_version_both_know() -> None:
 def test_an_api_the_broker_lacks_is_refused_before_anything_is_sent() -> None:
     core = WireCore("test")
     core.greeting()
-    (answer,) = core.received(reply(API_VERSIONS, 4, 1, ApiVersionsResponse(api_keys=OFFERED[:1])))
+    (answer,) = feed(core, reply(API_VERSIONS, 4, 1, ApiVersionsResponse(api_keys=OFFERED[:1])))
     assert isinstance(answer, ApiVersionsResponse)
     core.learn(answer)
 
@@ -62,7 +93,7 @@ def test_a_broker_that_knows_only_old_greetings_is_greeted_again() -> None:
     core = WireCore("test")
     assert version_and_id(core.greeting()) == (4, 1)
     refusal = ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, [ApiVersion(API_VERSIONS.key, 0, 2)])
-    (answer,) = core.received(reply(API_VERSIONS, 0, 1, refusal))
+    (answer,) = feed(core, reply(API_VERSIONS, 0, 1, refusal))
     assert isinstance(answer, ApiVersionsResponse)
 
     assert not core.learn(answer)
@@ -77,7 +108,7 @@ def test_two_peers_do_not_greet_each_other_for_ever() -> None:
     while not refused:
         version, number = version_and_id(core.greeting())
         versions.append(version)
-        (answer,) = core.received(reply(API_VERSIONS, 0, number, refusal))
+        (answer,) = feed(core, reply(API_VERSIONS, 0, number, refusal))
         assert isinstance(answer, ApiVersionsResponse)
         try:
             core.learn(answer)
@@ -94,7 +125,7 @@ def test_answers_are_found_however_the_network_cuts_them() -> None:
         reply(METADATA, 9, number, MetadataResponse(cluster_id=f"c{number}")) for number in (2, 3, 4)
     )
 
-    answers = [answer for byte in data for answer in core.received(bytes([byte]))]
+    answers = [answer for byte in data for answer in feed(core, bytes([byte]))]
 
     assert [answer.cluster_id for answer in answers if isinstance(answer, MetadataResponse)] == [
         "c2",
@@ -109,7 +140,7 @@ def test_several_answers_may_come_at_once() -> None:
     core.ask(METADATA, MetadataRequest())
     data = reply(METADATA, 9, 2, MetadataResponse()) + reply(METADATA, 9, 3, MetadataResponse())
 
-    assert len(core.received(data)) == 2
+    assert len(feed(core, data)) == 2
 
 
 def test_an_answer_out_of_order_ends_the_trust() -> None:
@@ -117,12 +148,12 @@ def test_an_answer_out_of_order_ends_the_trust() -> None:
     core.ask(METADATA, MetadataRequest())
 
     with pytest.raises(ProtocolError, match="response 7 came where 2 was due"):
-        core.received(reply(METADATA, 9, 7, MetadataResponse()))
+        feed(core, reply(METADATA, 9, 7, MetadataResponse()))
 
 
 def test_an_answer_to_nothing_is_refused() -> None:
     with pytest.raises(ProtocolError, match="nothing was asked for"):
-        greeted().received(reply(METADATA, 9, 2, MetadataResponse()))
+        feed(greeted(), reply(METADATA, 9, 2, MetadataResponse()))
 
 
 @pytest.mark.parametrize("data", [b"HTTP/1.1 400 Bad Request", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00"])
@@ -131,7 +162,7 @@ def test_what_cannot_be_a_response_is_refused_at_its_size(data: bytes) -> None:
     core.greeting()
 
     with pytest.raises(ProtocolError, match="was announced"):
-        core.received(data)
+        feed(core, data)
 
 
 class ScriptedStream:
@@ -144,9 +175,11 @@ class ScriptedStream:
     def send(self, buffers: Sequence[Buffer]) -> None:
         self._pending += self._replies.pop(0)
 
-    def receive(self) -> bytes:
-        data, self._pending = self._pending[:5], self._pending[5:]
-        return data
+    def receive_into(self, room: memoryview) -> int:
+        count = min(len(room), len(self._pending), 5)
+        room[:count] = self._pending[:count]
+        self._pending = self._pending[count:]
+        return count
 
 
 def test_the_blocking_client_greets_and_asks() -> None:
@@ -163,3 +196,40 @@ def test_the_blocking_client_greets_and_asks() -> None:
 def test_a_broker_that_hangs_up_is_an_error_of_the_connection() -> None:
     with pytest.raises(ConnectionError, match="closed the connection"):
         BlockingClient(ScriptedStream(b""), "test")
+
+
+def test_records_are_views_of_the_one_buffer_they_came_into() -> None:
+    core = greeted_for(FETCH)
+    core.ask(FETCH, FetchRequest())
+    data = PartitionData(records=b"r" * 1000)
+    answer = FetchResponse(responses=[FetchableTopicResponse(partitions=[data])])
+    message = reply(FETCH, 17, 2, answer)
+
+    feed(core, message[:4])
+    room = core.room()
+    (found,) = feed(core, message[4:])
+
+    assert len(room) == len(message) - 4, "room for the whole frame and no more"
+    assert isinstance(found, FetchResponse)
+    records = found.responses[0].partitions[0].records
+    assert isinstance(records, memoryview)
+    assert records.obj is room.obj
+    assert records.readonly
+    assert bytes(records) == b"r" * 1000
+
+
+def test_answers_that_come_early_are_kept_for_those_who_asked() -> None:
+    stream = ScriptedStream(
+        reply(API_VERSIONS, 4, 1, ApiVersionsResponse(api_keys=OFFERED)),
+        reply(METADATA, 9, 2, MetadataResponse(cluster_id="first")),
+        reply(METADATA, 9, 3, MetadataResponse(cluster_id="unwanted")),
+        reply(METADATA, 9, 4, MetadataResponse(cluster_id="last")),
+    )
+    client = BlockingClient(stream, "test")
+    first, unwanted, last = (client.send(METADATA, MetadataRequest()) for _ in range(3))
+    client.forget(unwanted)
+
+    assert client.wait(last).cluster_id == "last"
+    assert client.wait(first).cluster_id == "first"
+    assert unwanted.answer is None
+    assert client.is_idle

@@ -1,0 +1,166 @@
+"""Connections to the brokers of a cluster, one each, made when they are needed.
+
+Rule 1: a connection that failed in any way is closed and forgotten; the next who wants one gets a new
+        one. Whether to try again is not decided here.
+Rule 2: a connection that was left alone may have been closed by its broker: it is looked at before it
+        is used again. One on which only unwanted answers are due is not waited for.
+Rule 3: any failure of the network or of the protocol leaves as Failed, with what it means.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from penstock.config.listeners import Address
+from penstock.errors import ConfigError, ProtocolError
+from penstock.host.blocking_stream import ConnectionProblem
+from penstock.types import Buffer
+from penstock.wire.blocking import BlockingClient
+from penstock.wire.core import VersionMismatch
+from penstock.wire.errors import WireError
+from penstock.wire.retrying import Remedy, Trouble
+
+CONNECT_S_MAX: Final = 10.0
+ANSWER_S_MAX: Final = 30.0
+"""One broker is waited for no longer than this, even by those who have more time: another may answer."""
+
+
+class Stream(Protocol):
+    def allow(self, timeout_s: float) -> None: ...
+
+    def send(self, buffers: Sequence[Buffer]) -> None: ...
+
+    def receive_into(self, room: memoryview) -> int: ...
+
+    def is_stale(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    """The world that a cluster client lives in; `host.blocking_stream.TcpNetwork` is the real one."""
+
+    def connect(self, host: str, port: int, *, timeout_s: float) -> Stream: ...
+
+    def problem(self, error: OSError) -> ConnectionProblem: ...
+
+    def monotonic(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class Failed(Exception):
+    """An attempt that did not succeed."""
+
+    def __init__(self, trouble: Trouble) -> None:
+        super().__init__(trouble.what)
+        self.trouble = trouble
+
+
+class Broker(BlockingClient):
+    """A connection with its address."""
+
+    def __init__(self, address: Address, stream: Stream, client_id: str) -> None:
+        self.address = address
+        self.stream = stream
+        super().__init__(stream, client_id)
+
+
+class Brokers:
+    def __init__(self, network: Network, bootstrap: Sequence[Address], client_id: str) -> None:
+        self._network = network
+        self._bootstrap = tuple(bootstrap)
+        self._client_id = client_id
+        self._connected: dict[Address, Broker] = {}
+        self._doubtful: set[Address] = set()
+        """Those that failed last. Others are asked first, or a silent one would be asked for ever."""
+
+    def at(self, address: Address, timeout_s: float) -> Broker:
+        """The connection to this broker, ready to be asked something that takes so long at the most."""
+        found = self._connected.get(address)
+        if found is not None and _is_useless(found):
+            self.drop(found)
+            found = None
+        if found is None:
+            found = self._connect(address, timeout_s)
+            self._connected[address] = found
+        found.stream.allow(min(timeout_s, ANSWER_S_MAX))
+        return found
+
+    def any(self, known: Iterable[Address], left_s: Callable[[], float]) -> Broker:
+        """One that answers: preferably one we talk to, then one we have heard of, then one we were told."""
+        candidates = list(dict.fromkeys([*self._connected, *known, *self._bootstrap]))
+        candidates.sort(key=self._doubtful.__contains__)
+        troubles = []
+        for tried, address in enumerate(candidates):
+            try:
+                # Those that are silent leave time for the ones after them.
+                return self.at(address, max(left_s(), 0.001) / (len(candidates) - tried))
+            except Failed as failed:
+                troubles.append(failed.trouble)
+        raise Failed(_together(troubles))
+
+    @contextmanager
+    def using(self, broker: Broker) -> Iterator[None]:
+        """Whatever ends an exchange in its midst leaves a connection that nobody can use."""
+        try:
+            yield
+            self._doubtful.discard(broker.address)
+        except BaseException as error:
+            self.drop(broker)
+            self._doubtful.add(broker.address)
+            if isinstance(error, OSError | ProtocolError | VersionMismatch):
+                raise Failed(self._trouble(broker.address, error, is_new=False)) from error
+            raise
+
+    def drop(self, broker: Broker) -> None:
+        broker.stream.close()
+        if self._connected.get(broker.address) is broker:
+            del self._connected[broker.address]
+
+    def close(self) -> None:
+        for broker in list(self._connected.values()):
+            self.drop(broker)
+
+    def _connect(self, address: Address, timeout_s: float) -> Broker:
+        timeout_s = min(timeout_s, CONNECT_S_MAX)
+        self._doubtful.add(address)  # until it has answered something
+        try:
+            stream = self._network.connect(address.host, address.port, timeout_s=timeout_s)
+        except ConfigError as error:
+            raise WireError(f"TLS cannot be used: {error}") from error
+        except OSError as error:
+            raise Failed(self._trouble(address, error, is_new=True)) from error
+        try:
+            return Broker(address, stream, self._client_id)
+        except BaseException as error:
+            stream.close()
+            if isinstance(error, OSError | ProtocolError | VersionMismatch):
+                raise Failed(self._trouble(address, error, is_new=True)) from error
+            raise
+
+    def _trouble(self, address: Address, error: Exception, *, is_new: bool) -> Trouble:
+        if isinstance(error, OSError):
+            problem = self._network.problem(error)
+            # A connection that worked until now was not set up wrongly.
+            remedy = Remedy.FIND_LEADER if problem.may_pass or not is_new else Remedy.GIVE_UP
+            return Trouble(f"the broker at {address}: {problem.what}", remedy, advice=problem.remedy)
+        if isinstance(error, VersionMismatch):
+            return Trouble(
+                f"the broker at {address}: {error}", Remedy.GIVE_UP, advice="Use one that offers it."
+            )
+        what = f"what answers at {address} does not speak Kafka's protocol ({error})"
+        remedy = Remedy.GIVE_UP if is_new else Remedy.FIND_LEADER
+        return Trouble(what, remedy, advice="Check that the port is the one for Kafka clients.")
+
+
+def _is_useless(broker: Broker) -> bool:
+    return broker.is_abandoned or (broker.is_idle and broker.stream.is_stale())
+
+
+def _together(troubles: Sequence[Trouble]) -> Trouble:
+    """Of several brokers: there is hope as long as there is for one of them."""
+    hopeful = [trouble for trouble in troubles if trouble.remedy is not Remedy.GIVE_UP]
+    remedy = Remedy.FIND_LEADER if hopeful else Remedy.GIVE_UP
+    advice = next((trouble.advice for trouble in troubles if trouble.advice), "")
+    return Trouble("; ".join(trouble.what for trouble in troubles), remedy, advice=advice)

@@ -1,0 +1,182 @@
+"""A client of a whole cluster, for code that may wait.
+
+    client = ClusterClient([Address("127.0.0.1", 9092)], client_id="report")
+    for fetched in client.fetch(TopicPartition("orders", 0), Offset(0), Offset(1000), read_committed=True):
+        decode(fetched.data)
+
+It knows several brokers to begin with, asks who leads, keeps a connection to each, goes where
+leadership went, and tries again what passes by itself, for `timeout_s` a call. A fetch has that time
+anew whenever something came.
+
+Rule 1: every failure is a WireError that says what was asked and what to do; CorruptData if a broker
+        sends what cannot be batches.
+Rule 2: one caller at a time, but ranges may be read in turns: each `fetch` keeps its own place.
+Rule 3: a copy in a child process would share its sockets: after a fork, make a new one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+
+from penstock.config.listeners import Address
+from penstock.errors import ErrorCode
+from penstock.host.blocking_stream import TcpNetwork
+from penstock.host.tls import ClientTls
+from penstock.protocol.messages.create_topics import (
+    CREATE_TOPICS,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from penstock.types import Buffer, Offset, TopicPartition
+from penstock.wire import groups
+from penstock.wire.brokers import ANSWER_S_MAX, Brokers, Failed, Network
+from penstock.wire.errors import OffsetGone, WireError
+from penstock.wire.fetching import BYTES_AT_ONCE, Fetched, Fetching
+from penstock.wire.list_offsets import EARLIEST, LATEST, OffsetsQuestion
+from penstock.wire.producing import produce_all
+from penstock.wire.retrying import Remedy, Trouble, is_unknown_topic, trouble_of
+from penstock.wire.session import Patience, Session
+from penstock.wire.view import TopicFacts
+
+__all__ = ["EARLIEST", "LATEST", "ClusterClient", "Fetched", "OffsetGone", "TopicFacts", "WireError"]
+
+TIMEOUT_S = 60.0
+
+
+class ClusterClient:
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        *,
+        client_id: str,
+        tls: ClientTls | None = None,
+        sasl_mechanism: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        network: Network | None = None,
+    ) -> None:
+        """Nothing is connected yet. WireError if it never could be."""
+        if not bootstrap:
+            raise WireError("no broker is named. Give the address of one at least, as host:port.")
+        if sasl_mechanism is not None:
+            raise WireError(
+                f"SASL ({sasl_mechanism}) is not supported yet: users cannot be told to a broker. "
+                "Connect without it, or show a client certificate with TLS."
+            )
+        network = TcpNetwork(tls) if network is None else network
+        self._session = Session(network, Brokers(network, bootstrap, client_id), timeout_s)
+
+    # Topics
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicFacts]:
+        """Those of these names that exist; None: all that there are and that can be used now."""
+        wanted = None if names is None else list(dict.fromkeys(names))
+        if wanted == []:
+            return {}
+        patience = self._session.patience("asking for topics")
+        return self._session.insist(patience, lambda: self._topics(wanted, patience))
+
+    def _topics(self, wanted: list[str] | None, patience: Patience) -> dict[str, TopicFacts]:
+        self._session.refresh(wanted, patience)
+        view = self._session.view
+        found: dict[str, TopicFacts] = {}
+        for name in view.names() if wanted is None else wanted:
+            facts = view.facts(name)
+            if isinstance(facts, TopicFacts):
+                found[name] = facts
+            elif wanted is not None and facts is not None and not is_unknown_topic(facts):
+                raise Failed(facts._replace(what=f"topic {name}: {facts.what}"))
+        return found
+
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
+        """Returns when it can be used, also if it was there before."""
+        patience = self._session.patience(f"creating topic {name}")
+        settings = [CreatableTopicConfig(key, value) for key, value in (configs or {}).items()]
+        topic = CreatableTopic(name, partitions, replication_factor=-1, configs=settings)
+        request = CreateTopicsRequest([topic], timeout_ms=int(ANSWER_S_MAX * 1000))
+        self._session.insist(patience, lambda: self._create(request, patience))
+        self._session.insist(patience, lambda: self._see_leaders(name, patience))
+
+    def _create(self, request: CreateTopicsRequest, patience: Patience) -> None:
+        session = self._session
+        session.refresh([], patience)
+        controller = session.view.controller
+        known = (
+            session.any_broker(patience) if controller is None else session.broker_at(controller, patience)
+        )
+        for result in session.exchange(known, CREATE_TOPICS, request).topics:
+            if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                raise Failed(trouble_of(result.error_code, result.error_message))
+
+    def _see_leaders(self, name: str, patience: Patience) -> None:
+        self._session.refresh([name], patience)
+        if not self._session.view.is_led_whole(name):
+            raise Failed(Trouble("its partitions have no leader yet", Remedy.TRY_AGAIN))
+
+    # Records
+
+    def offsets(
+        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool
+    ) -> dict[TopicPartition, tuple[Offset, int]]:
+        """From a timestamp in ms, or EARLIEST or LATEST, to an offset and the timestamp of its record.
+
+        Offset -1 if no record is that young.
+        """
+        patience = self._session.patience("asking for offsets")
+        return self._session.ask_leaders(patience, OffsetsQuestion(read_committed), wanted)
+
+    def fetch(
+        self,
+        partition: TopicPartition,
+        start: Offset,
+        end: Offset,
+        *,
+        read_committed: bool,
+        bytes_at_once: int = BYTES_AT_ONCE,
+    ) -> Iterator[Fetched]:
+        """Everything from `start` until `end` is reached, one request ahead of the caller.
+
+        OffsetGone if it is not there. Batches are whole, so the first may begin before `start` and the
+        last may go beyond `end`. An `end` that is not written yet is waited for.
+        """
+        fetching = Fetching(
+            self._session, partition, end, read_committed=read_committed, bytes_at_once=bytes_at_once
+        )
+        return fetching.run(start)
+
+    def produce(self, partition: TopicPartition, batches: Sequence[Buffer], *, acks: int = -1) -> Offset:
+        """Write them in this order, at least once. The offset of the first."""
+        return self.produce_many({partition: batches}, acks=acks)[partition]
+
+    def produce_many(
+        self, batches: Mapping[TopicPartition, Sequence[Buffer]], *, acks: int = -1
+    ) -> dict[TopicPartition, Offset]:
+        """The same for many partitions, all leaders at once. The offset of the first batch of each."""
+        if acks == 0:
+            raise WireError("acks=0 is not supported: nothing would be known of what was written. Use -1.")
+        return produce_all(self._session, {each: row for each, row in batches.items() if row}, acks)
+
+    # Groups
+
+    def committed(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Offset | None]:
+        """Where a group is; None where it has committed nothing."""
+        wanted = list(partitions)
+        found = groups.committed(self._session, group, wanted) if wanted else {}
+        return {partition: found.get(partition) for partition in wanted}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, Offset], note: str = "") -> None:
+        """As somebody who is no member: refused while the group has members."""
+        if offsets:
+            groups.commit(self._session, group, offsets, note)
+
+    def close(self) -> None:
+        self._session.close()
+
+    def __enter__(self) -> "ClusterClient":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,271 @@
+"""Reading one partition from one offset to another, a request ahead of the caller.
+
+While the caller decodes what came, the next request is already with the broker, and its answer waits
+in the kernel's buffer or on its way there.
+
+Rule 1: data goes to the caller as it came, in one piece, without a copy: whole batches, in order.
+        What is cut off at its end, and batches that begin at or after `end`, are left out.
+Rule 2: about as much is asked for as lies before `end`, judged by what came so far, so that a small
+        range of a large topic does not cost a large answer.
+Rule 3: a topic that was deleted and made anew is another topic; its records are not given out.
+"""
+
+from collections.abc import Iterator
+from struct import Struct as Layout
+from typing import Final, NamedTuple
+
+from penstock.errors import CorruptData, ErrorCode
+from penstock.limits import FETCH_BYTES_MAX, KIB
+from penstock.protocol.messages.fetch import (
+    FETCH,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from penstock.types import NO_TOPIC_ID, Offset, ProducerId, TopicId, TopicPartition
+from penstock.wire.blocking import Pending
+from penstock.wire.brokers import Broker, Failed
+from penstock.wire.errors import OffsetGone, TopicReplaced
+from penstock.wire.list_offsets import EARLIEST, LATEST, OffsetsQuestion
+from penstock.wire.retrying import Remedy, Trouble, trouble_of
+from penstock.wire.session import Patience, Session
+from penstock.wire.view import Leader
+
+BYTES_AT_ONCE: Final = 8 << 20
+_WAIT_MS_MAX: Final = 500
+_BYTES_MIN: Final = 64 * KIB
+_BYTES_PER_OFFSET_GUESSED: Final = 256
+_NAMED_UP_TO: Final = 12
+"""The last version in which topics have names; later ones have ids."""
+
+_BATCH: Final = Layout(">qi4xb6xi")
+"""Base offset, length, magic and last offset delta of a batch."""
+_LENGTH_COUNTS_FROM: Final = 12
+_HEADER_BYTES: Final = 61
+_MAGIC: Final = 2
+
+
+class Fetched(NamedTuple):
+    data: memoryview
+    """Whole batches. Valid as long as the caller keeps it."""
+    high_watermark: Offset
+    last_stable_offset: Offset
+    log_start_offset: Offset
+    aborted: tuple[tuple[ProducerId, Offset], ...]
+    """Producer id and first offset; empty unless read_committed."""
+
+
+class Extent(NamedTuple):
+    """How much of what came is of use."""
+
+    bytes: int
+    first: Offset
+    """The offset of the first batch."""
+    end: Offset
+    """Exclusive: where to go on."""
+
+
+def extent_of(data: memoryview, end: Offset) -> Extent | None:
+    """The whole batches that begin before `end`; None if there is none. CorruptData if they are none."""
+    size, position = len(data), 0
+    first = after = None
+    unpack = _BATCH.unpack_from
+    while position + _HEADER_BYTES <= size:
+        base, length, magic, last_delta = unpack(data, position)
+        following = position + _LENGTH_COUNTS_FROM + length
+        if length < _HEADER_BYTES - _LENGTH_COUNTS_FROM or magic != _MAGIC or last_delta < 0:
+            raise CorruptData(f"no batch of format 2 at byte {position} of what was fetched")
+        if following > size or (base >= end and after is not None):
+            break
+        if after is None:
+            first = base
+        elif base < after:
+            raise CorruptData(f"a batch at offset {base} follows offset {after - 1}")
+        after, position = base + last_delta + 1, following
+    if first is None or after is None:
+        return None
+    return Extent(position, Offset(first), Offset(after))
+
+
+def bytes_to_ask(left: int, bytes_per_offset: float, bytes_at_once: int) -> int:
+    """A little more than what lies before the end, within bounds."""
+    return int(min(max(left * bytes_per_offset * 1.1, _BYTES_MIN), bytes_at_once))
+
+
+class _Asked(NamedTuple):
+    broker: Broker
+    pending: Pending[FetchResponse]
+    size: int
+
+
+class Fetching:
+    """One range of one partition."""
+
+    def __init__(
+        self,
+        session: Session,
+        partition: TopicPartition,
+        end: Offset,
+        *,
+        read_committed: bool,
+        bytes_at_once: int,
+    ) -> None:
+        self._session = session
+        self._partition = partition
+        self._end = end
+        self._read_committed = read_committed
+        self._bytes_at_once = bytes_at_once
+        self._bytes_per_offset = float(_BYTES_PER_OFFSET_GUESSED)
+        self._bytes_floor = 0
+        self._topic_id: TopicId | None = None
+        self._ahead: _Asked | None = None
+
+    def run(self, start: Offset) -> Iterator[Fetched]:
+        patience = self._session.patience(f"fetching {self._partition}")
+        position = start
+        try:
+            while position < self._end:
+                found = self._next(position, patience)
+                if found is None:
+                    continue
+                position, fetched = found
+                self._ask_ahead(position, patience)
+                yield fetched
+                patience.restart()  # the caller's time is not the broker's
+        finally:
+            if self._ahead is not None:
+                self._ahead.broker.forget(self._ahead.pending)
+
+    def _next(self, position: Offset, patience: Patience) -> tuple[Offset, Fetched] | None:
+        """None: to be tried again. WireError if it is not to be."""
+        try:
+            asked = self._ahead or self._ask(position, patience)
+            self._ahead = None
+            answer = self._session.wait(asked.broker, asked.pending)
+            data = self._judge(answer, position, patience)
+            found = self._taken(data, position, asked.size)
+        except Failed as failed:
+            named = failed.trouble._replace(what=f"at offset {position}: {failed.trouble.what}")
+            self._session.recover(patience, named, [self._partition.topic])
+            return None
+        patience.restart()
+        return found
+
+    # Asking
+
+    def _ask_ahead(self, position: Offset, patience: Patience) -> None:
+        if position >= self._end:
+            return
+        try:
+            self._ahead = self._ask(position, patience)
+        except Failed:
+            self._ahead = None  # what failed will fail again where it is waited for, and be judged there
+
+    def _ask(self, position: Offset, patience: Patience) -> _Asked:
+        leader = self._session.leader_of(self._partition, patience)
+        self._check_identity(leader)
+        broker = self._session.broker_at(leader.address, patience)
+        size = bytes_to_ask(self._end - position, self._bytes_per_offset, self._bytes_at_once)
+        size = max(size, self._bytes_floor)
+        request = self._request(position, leader, size)
+        named_only = leader.topic_id == NO_TOPIC_ID
+        pending = self._session.sending(
+            broker,
+            lambda: broker.send(
+                FETCH,
+                request,
+                version=broker.version_of(FETCH, newest=_NAMED_UP_TO) if named_only else None,
+            ),
+        )
+        return _Asked(broker, pending, size)
+
+    def _request(self, position: Offset, leader: Leader, size: int) -> FetchRequest:
+        topic, number = self._partition
+        wanted = FetchPartition(
+            number, current_leader_epoch=leader.epoch, fetch_offset=position, partition_max_bytes=size
+        )
+        return FetchRequest(
+            max_wait_ms=_WAIT_MS_MAX,
+            min_bytes=1,
+            max_bytes=size,
+            isolation_level=int(self._read_committed),
+            topics=[FetchTopic(topic, leader.topic_id, [wanted])],
+        )
+
+    def _check_identity(self, leader: Leader) -> None:
+        if self._topic_id is None:
+            self._topic_id = leader.topic_id
+        if leader.topic_id != self._topic_id:
+            raise TopicReplaced(
+                f"fetching {self._partition} failed: topic {self._partition.topic} was deleted and made anew "
+                "while it was read; what was to be read is gone. Start again with the new one."
+            )
+
+    # Judging
+
+    def _judge(self, answer: FetchResponse, position: Offset, patience: Patience) -> PartitionData:
+        if answer.error_code != ErrorCode.NONE:
+            raise Failed(trouble_of(answer.error_code))
+        for topic in answer.responses:
+            for data in topic.partitions:
+                if data.partition_index == self._partition.partition:
+                    self._check_partition(data, position, patience)
+                    return data
+        raise Failed(Trouble("the broker said nothing about it", Remedy.FIND_LEADER))
+
+    def _check_partition(self, data: PartitionData, position: Offset, patience: Patience) -> None:
+        if data.error_code == ErrorCode.NONE:
+            return
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            log_start, log_end = self._bounds(patience)
+            if not log_start <= position <= log_end:
+                raise OffsetGone(self._partition, position, log_start, log_end)
+            # Just after leadership moved a leader may not know its end yet.
+            raise Failed(Trouble("the leader does not know this offset yet", Remedy.FIND_LEADER))
+        raise Failed(trouble_of(data.error_code))
+
+    def _bounds(self, patience: Patience) -> tuple[Offset, Offset]:
+        """Where the log begins and ends now."""
+        found = [
+            self._session.ask_leaders(
+                patience, OffsetsQuestion(read_committed=False), {self._partition: where}
+            )
+            for where in (EARLIEST, LATEST)
+        ]
+        log_start, log_end = (offsets[self._partition][0] for offsets in found)
+        return log_start, log_end
+
+    def _taken(self, data: PartitionData, position: Offset, size: int) -> tuple[Offset, Fetched]:
+        records = data.records if isinstance(data.records, memoryview) else memoryview(b"")
+        extent = extent_of(records, self._end)
+        if extent is None or extent.end <= position:
+            raise Failed(self._nothing(data, len(records), size))
+        self._bytes_floor = 0
+        self._bytes_per_offset = extent.bytes / (extent.end - extent.first)
+        aborted = tuple(
+            (ProducerId(each.producer_id), Offset(each.first_offset))
+            for each in data.aborted_transactions or ()
+        )
+        fetched = Fetched(
+            records[: extent.bytes],
+            Offset(data.high_watermark),
+            Offset(data.last_stable_offset),
+            Offset(data.log_start_offset),
+            aborted if self._read_committed else (),
+        )
+        return extent.end, fetched
+
+    def _nothing(self, data: PartitionData, received: int, size: int) -> Trouble:
+        if received and size < FETCH_BYTES_MAX:
+            self._bytes_floor = min(
+                size * 2, FETCH_BYTES_MAX
+            )  # for a batch that is larger than was asked for
+            return Trouble(f"a batch is larger than {size} bytes", Remedy.TRY_AGAIN)
+        if received:
+            what = f"a batch is larger than {size} bytes, which is more than a broker sends"
+            return Trouble(what, Remedy.GIVE_UP, ErrorCode.MESSAGE_TOO_LARGE)
+        shown = data.last_stable_offset if self._read_committed else data.high_watermark
+        what = f"nothing is there to be read; what may be read ends at offset {shown}"
+        return Trouble(what, Remedy.TRY_AGAIN, ErrorCode.OFFSET_NOT_AVAILABLE)

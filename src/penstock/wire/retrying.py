@@ -1,0 +1,117 @@
+"""What a failure means for whoever asked: try again, look again who leads, or give up. Pure.
+
+Rule 1: whatever passes by itself is tried again, as long as the caller has time; nothing else is.
+Rule 2: an unknown topic passes only right after its creation, while the news spreads. That is given
+        some seconds and not the whole time, because a misspelt name is the likelier reason.
+Rule 3: an error this table does not know is not tried again.
+"""
+
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from penstock.errors import ErrorCode
+
+
+class Remedy(Enum):
+    TRY_AGAIN = auto()
+    """The same broker, after a pause."""
+    FIND_LEADER = auto()
+    """Metadata is out of date: ask for it and go where it says."""
+    FIND_COORDINATOR = auto()
+    """Groups have moved: ask who coordinates."""
+    GIVE_UP = auto()
+
+
+class Trouble(NamedTuple):
+    """Why an attempt failed."""
+
+    what: str
+    remedy: Remedy
+    code: int = ErrorCode.NONE
+    """The broker's; none if it is the connection that failed."""
+    advice: str = ""
+
+
+PAUSE_S_MIN: Final = 0.02
+PAUSE_S_MAX: Final = 1.0
+_PAUSE_GROWTH: Final = 2
+UNKNOWN_TOPIC_S_MAX: Final = 5.0
+
+_TRY_AGAIN: Final = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,  # the broker is the one whose metadata is old
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+_UNKNOWN_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+_FIND_LEADER: Final = _UNKNOWN_TOPIC | {
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.KAFKA_STORAGE_ERROR,  # leadership may move away from the failed disk
+    ErrorCode.LISTENER_NOT_FOUND,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.INCONSISTENT_TOPIC_ID,
+}
+_FIND_COORDINATOR: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
+
+_ADVICE: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "Check the name of the topic and the number of the partition.",
+    ErrorCode.UNKNOWN_TOPIC_ID: "The topic may have been deleted.",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Ask for access to the topic.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Ask for access to the group.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Ask for access to the cluster.",
+    ErrorCode.MESSAGE_TOO_LARGE: "Write smaller batches, or raise max.message.bytes of the topic.",
+    ErrorCode.RECORD_LIST_TOO_LARGE: "Write smaller batches, or raise segment.bytes of the topic.",
+    ErrorCode.KAFKA_STORAGE_ERROR: "See the broker's log: its disk failed or is full.",
+    ErrorCode.UNKNOWN_MEMBER_ID: "The group has members; only they may commit. Use another group.",
+    ErrorCode.INVALID_RECORD: "A compacted topic takes only records that have a key.",
+}
+
+
+def remedy_of(code: int) -> Remedy:
+    if code in _FIND_LEADER:
+        return Remedy.FIND_LEADER
+    if code in _FIND_COORDINATOR:
+        return Remedy.FIND_COORDINATOR
+    return Remedy.TRY_AGAIN if code in _TRY_AGAIN else Remedy.GIVE_UP
+
+
+def trouble_of(code: int, detail: str | None = None) -> Trouble:
+    """What a broker's error code means, with its own sentence where it gave one."""
+    what = f"{error_name(code)} ({detail.rstrip('.')})" if detail else error_name(code)
+    advice = next((advice for known, advice in _ADVICE.items() if known == code), "")
+    return Trouble(what, remedy_of(code), code, advice)
+
+
+def is_unknown_topic(trouble: Trouble) -> bool:
+    return trouble.code in _UNKNOWN_TOPIC
+
+
+def may_try_again(trouble: Trouble, *, spent_s: float, timeout_s: float) -> bool:
+    """`spent_s`: when the next attempt would begin, counted from the first or the last that got somewhere."""
+    if trouble.remedy is Remedy.GIVE_UP:
+        return False
+    allowed_s = min(timeout_s, UNKNOWN_TOPIC_S_MAX) if is_unknown_topic(trouble) else timeout_s
+    return spent_s < allowed_s
+
+
+def pause_s(failures: int) -> float:
+    """How long to wait after so many failures in a row; each time twice as long, up to a second."""
+    assert failures >= 1
+    return float(min(PAUSE_S_MIN * _PAUSE_GROWTH ** min(failures - 1, 10), PAUSE_S_MAX))
+
+
+def error_name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"

@@ -1,0 +1,78 @@
+"""Which failure is tried again, for how long, and what is done before."""
+
+import pytest
+
+from penstock.errors import ErrorCode
+from penstock.wire.retrying import (
+    PAUSE_S_MAX,
+    PAUSE_S_MIN,
+    UNKNOWN_TOPIC_S_MAX,
+    Remedy,
+    Trouble,
+    may_try_again,
+    pause_s,
+    remedy_of,
+    trouble_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, Remedy.FIND_LEADER),
+        (ErrorCode.FENCED_LEADER_EPOCH, Remedy.FIND_LEADER),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, Remedy.FIND_LEADER),
+        (ErrorCode.UNKNOWN_TOPIC_ID, Remedy.FIND_LEADER),
+        (ErrorCode.KAFKA_STORAGE_ERROR, Remedy.FIND_LEADER),
+        (ErrorCode.UNKNOWN_LEADER_EPOCH, Remedy.TRY_AGAIN),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, Remedy.TRY_AGAIN),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Remedy.TRY_AGAIN),
+        (ErrorCode.NOT_COORDINATOR, Remedy.FIND_COORDINATOR),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, Remedy.FIND_COORDINATOR),
+        (ErrorCode.MESSAGE_TOO_LARGE, Remedy.GIVE_UP),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, Remedy.GIVE_UP),
+        (ErrorCode.CORRUPT_MESSAGE, Remedy.GIVE_UP),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, Remedy.GIVE_UP),
+    ],
+)
+def test_each_error_has_its_remedy(code: ErrorCode, remedy: Remedy) -> None:
+    assert remedy_of(code) is remedy
+
+
+def test_an_error_of_a_later_protocol_is_not_tried_again() -> None:
+    assert trouble_of(32_000) == Trouble("error 32000", Remedy.GIVE_UP, 32_000)
+
+
+def test_the_brokers_own_sentence_is_passed_on_with_advice() -> None:
+    trouble = trouble_of(ErrorCode.MESSAGE_TOO_LARGE, "2000000 bytes.")
+
+    assert trouble.what == "MESSAGE_TOO_LARGE (2000000 bytes)"
+    assert "max.message.bytes" in trouble.advice
+
+
+def test_what_passes_is_tried_again_until_the_time_is_up() -> None:
+    moved = trouble_of(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    assert may_try_again(moved, spent_s=59.9, timeout_s=60)
+    assert not may_try_again(moved, spent_s=60, timeout_s=60)
+
+
+def test_what_does_not_pass_is_not_tried_again() -> None:
+    assert not may_try_again(trouble_of(ErrorCode.INVALID_CONFIG), spent_s=0, timeout_s=60)
+
+
+def test_an_unknown_topic_has_the_time_that_news_takes_to_spread() -> None:
+    unknown = trouble_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    assert may_try_again(unknown, spent_s=UNKNOWN_TOPIC_S_MAX - 0.1, timeout_s=60)
+    assert not may_try_again(unknown, spent_s=UNKNOWN_TOPIC_S_MAX, timeout_s=60)
+    assert not may_try_again(unknown, spent_s=2, timeout_s=2)
+
+
+def test_pauses_grow_to_a_bound() -> None:
+    pauses = [pause_s(failures) for failures in range(1, 1000)]
+
+    assert pauses[0] == PAUSE_S_MIN
+    assert pauses == sorted(pauses)
+    assert pauses[1] == 2 * pauses[0]
+    assert pauses[-1] == PAUSE_S_MAX
