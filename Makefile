@@ -35,13 +35,13 @@ $(VENV)/.broker: pyproject.toml
 
 $(VENV)/.tests: $(VENV)/.broker
 	@echo "installing what the tests need into $(VENV)" >&2
-	@$(INSTALL) --editable '.[test]'
+	@$(INSTALL) --editable '.[spark,test]'
 	@touch $@
 	@echo "installed" >&2
 
 $(VENV)/.fuzz: $(VENV)/.tests
 	@echo "installing what fuzzing needs into $(VENV)" >&2
-	@$(INSTALL) --editable '.[test,fuzz]'
+	@$(INSTALL) --editable '.[fuzz,spark,test]'
 	@touch $@
 	@echo "installed" >&2
 
@@ -52,7 +52,7 @@ serve: $(VENV)/.broker
 	@exec $(BIN)/penstock serve $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 #   make check    format, lint, types, and the rules of the code base that are tests
 check: setup

@@ -1,0 +1,5 @@
+"""Topics as Spark tables and streams, and the pipelines built on them."""
+
+from penstock.spark.registration import register
+
+__all__ = ["register"]

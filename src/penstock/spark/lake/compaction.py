@@ -1,0 +1,109 @@
+"""Small files become large ones: which are put together (pure), and how.
+
+Rule 1: only files of one folder are put together, in their order, so that the offsets of a partition go on
+        rising within a file.
+Rule 2: what is put together has as many rows as its parts had, or nothing is changed.
+"""
+
+import os
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.errors import CorruptData
+from penstock.limits import MIB
+from penstock.spark.lake.disk import make_folder, sync_folder
+from penstock.spark.lake.files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
+from penstock.spark.lake.partitioning import has_no_time
+from penstock.spark.lake.schema import fitted
+from penstock.spark.lake.table import DataFile
+
+TARGET_BYTES: Final = 128 * MIB
+
+
+def merges(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:
+    """Which files to put together. Those of at least half the target are left as they are."""
+    by_folder: dict[str, list[DataFile]] = {}
+    for file in files:
+        if file.bytes < target_bytes // 2:
+            by_folder.setdefault(file.folder, []).append(file)
+    return [group for small in by_folder.values() for group in _groups(small, target_bytes) if len(group) > 1]
+
+
+def _groups(files: Sequence[DataFile], target_bytes: int) -> list[list[DataFile]]:
+    groups: list[list[DataFile]] = [[]]
+    size = 0
+    for file in files:
+        if size + file.bytes > target_bytes and groups[-1]:
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += file.bytes
+    return groups
+
+
+class Target(NamedTuple):
+    """Where the one file goes."""
+
+    place: Path
+    """The folder it is made in."""
+    folder: str
+    """The folder it belongs to, as the table names it."""
+    schema: pa.Schema
+    compression: str = "zstd"
+
+    @property
+    def time_columns(self) -> list[str]:
+        return [field.name for field in self.schema if pa.types.is_timestamp(field.type)]
+
+
+def merged(parts: Sequence[Path], rows: int, target: Target) -> DataFile:
+    """One file of them all, synced."""
+    make_folder(target.place)
+    path = target.place / f"compacted-{uuid.uuid4().hex}.parquet"
+    try:
+        with path.open("xb") as file:
+            written = _copy(parts, file, target)
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        if written != rows:
+            raise CorruptData(f"{len(parts)} files that are said to hold {rows} rows hold {written}")
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    sync_folder(target.place)
+    return DataFile(target.folder, path.name, written, size)
+
+
+def _copy(parts: Sequence[Path], file: object, target: Target) -> int:
+    written = 0
+    gathered: list[pa.Table] = []
+    without = target.time_columns if has_no_time(target.folder) else ()
+    with parquet_writer(file, target.schema, target.compression, without) as writer:
+        for part in parts:
+            with pq.ParquetFile(part) as source:
+                for group in range(source.num_row_groups):
+                    gathered.append(fitted(source.read_row_group(group), target.schema))
+                    if _is_enough(gathered):
+                        written += _flush(writer, gathered)
+        written += _flush(writer, gathered)
+    return written
+
+
+def _is_enough(gathered: Sequence[pa.Table]) -> bool:
+    rows, size = sum(each.num_rows for each in gathered), sum(each.nbytes for each in gathered)
+    return bool(rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES)
+
+
+def _flush(writer: pq.ParquetWriter, gathered: list[pa.Table]) -> int:
+    if not gathered:
+        return 0
+    rows = pa.concat_tables(gathered)
+    gathered.clear()
+    writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+    return int(rows.num_rows)

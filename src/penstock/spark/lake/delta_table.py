@@ -1,0 +1,184 @@
+"""A Delta table, through deltalake.
+
+Strategy: a commit carries application transactions: the number of the batch under the name of the query,
+and for every partition of a topic one past the last offset. Delta keeps the newest of each for ever, and
+refuses a commit whose application committed since the table was read. So two who commit the same batch
+cannot both succeed, and neither can two queries that bring the same rows.
+
+Rule: after a refusal the table is read again and everything is decided again.
+"""
+
+import json
+import time
+from collections.abc import Iterable
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction
+
+from penstock.errors import CorruptData
+from penstock.spark.lake import disk
+from penstock.spark.lake.partitioning import PartitionBy, values_of
+from penstock.spark.lake.schema import new_fields, widened
+from penstock.spark.lake.table import Batch, Compacted, DataFile, Ends, Recorded, check_spans
+from penstock.types import TopicPartition
+
+ATTEMPTS_MAX: Final = 100
+KEY: Final = "penstock"
+PARTITION_TYPES: Final = {"date": pa.date32(), "hour": pa.int32()}
+HISTORY_STEP: Final = 50
+HOUR_MS: Final = 3_600_000
+
+
+class DeltaLakeTable:
+    def __init__(self, folder: Path, by: PartitionBy) -> None:
+        self._folder = folder
+        self._by = by
+
+    def recorded(self, app: str) -> Recorded:
+        table = self._table()
+        return Recorded() if table is None else _recorded(table, app)
+
+    def ends(self, partitions: Iterable[TopicPartition]) -> Ends:
+        table = self._table()
+        return {} if table is None else _ends(table, partitions)
+
+    def commit(self, batch: Batch) -> bool:
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return self._commit(batch)
+            except CommitFailedError:
+                continue  # somebody else committed: look at the table again
+        raise CorruptData(f"the log of {self._folder} changes faster than it can be written")
+
+    def _commit(self, batch: Batch) -> bool:
+        table = self._table() or self._create(batch.schema)
+        read_version = table.version()
+        recorded = _recorded(table, batch.app)
+        if batch.version <= recorded.version:
+            return False
+        check_spans(batch.spans, _ends(table, batch.spans))
+        self._widen(table, batch.schema)
+        self._append(table, batch, recorded.after(batch))
+        self._sync_log(read_version - 1)
+        return True
+
+    def files(self) -> list[str]:
+        table = self._table()
+        return [] if table is None else sorted(uri.removeprefix("file://") for uri in table.file_uris())
+
+    def compact(self, target_bytes: int) -> Compacted:
+        table = self._table()
+        if table is None:
+            return Compacted()
+        try:
+            done = table.optimize.compact(target_size=target_bytes)
+        except CommitFailedError:
+            return Compacted()  # somebody else compacts
+        return Compacted(done["numFilesRemoved"], done["numFilesAdded"])
+
+    def vacuum(self, *, older_than_ms: int) -> list[str]:
+        table = self._table()
+        if table is None:
+            return []
+        hours = -(-max(_now_ms() - older_than_ms, 0) // HOUR_MS)  # Delta counts in hours: not one too few
+        return [
+            str(path)
+            for path in table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+        ]
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _table(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(str(self._folder))
+        except TableNotFoundError:
+            return None
+
+    def _create(self, schema: pa.Schema) -> DeltaTable:
+        columns = [pa.field(name, PARTITION_TYPES[name]) for name in self._by.columns]
+        wanted = pa.schema([*widened(schema, schema), *columns])
+        return DeltaTable.create(
+            str(self._folder), schema=wanted, partition_by=list(self._by.columns), mode="ignore"
+        )
+
+    def _widen(self, table: DeltaTable, schema: pa.Schema) -> None:
+        if added := new_fields(_arrow(table), schema):
+            table.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
+
+    def _sync_log(self, after_version: int) -> None:
+        """Deltalake does not sync, and Spark is told next that the batch is done."""
+        log = self._folder / "_delta_log"
+        for version in count(after_version + 1):
+            path = log / f"{version:020d}.json"
+            if not path.exists():
+                break
+            disk.sync_file(path)
+        disk.sync_folder(log)
+
+    def _append(self, table: DeltaTable, batch: Batch, recorded: Recorded) -> None:
+        transactions = [Transaction(batch.app, batch.version, _now_ms())]
+        for partition, span in batch.spans.items():
+            transactions.append(Transaction(_end_app(partition), span.end, _now_ms()))
+        table.create_write_transaction(
+            [self._action(file) for file in batch.files],
+            "append",
+            table.schema(),
+            list(self._by.columns),
+            commit_properties=CommitProperties(
+                app_transactions=transactions,
+                custom_metadata={KEY: {"app": batch.app, "recorded": recorded._asdict()}},
+            ),
+        )
+
+    def _action(self, file: DataFile) -> AddAction:
+        return AddAction(
+            path=file.path,
+            size=file.bytes,
+            partition_values=values_of(file.folder),
+            modification_time=_now_ms(),
+            data_change=True,
+            stats=json.dumps({"numRecords": file.rows}),
+        )
+
+
+def _recorded(table: DeltaTable, app: str) -> Recorded:
+    """The number is what counts; what else is known of the query stands in the history, while it lasts."""
+    version = table.transaction_version(app)
+    if version is None:
+        return Recorded()
+    for commit in _history(table):
+        note = commit.get(KEY)
+        if isinstance(note, dict) and note.get("app") == app:
+            return Recorded(**note["recorded"])._replace(version=version)
+    return Recorded(version)
+
+
+def _history(table: DeltaTable) -> Iterable[dict[str, Any]]:
+    """Newest first. Read in two steps: nearly always the first is enough."""
+    newest = table.history(HISTORY_STEP)
+    yield from newest
+    if len(newest) == HISTORY_STEP:
+        yield from table.history()[HISTORY_STEP:]
+
+
+def _ends(table: DeltaTable, partitions: Iterable[TopicPartition]) -> Ends:
+    found = {partition: table.transaction_version(_end_app(partition)) for partition in partitions}
+    return {partition: end for partition, end in found.items() if end is not None}
+
+
+def _end_app(partition: TopicPartition) -> str:
+    return f"penstock/{partition.topic}/{partition.partition}"
+
+
+def _arrow(table: DeltaTable) -> pa.Schema:
+    return pa.schema(table.schema().to_arrow())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,119 @@
+"""What a folder is said to hold: `_penstock/table.json`, written when the table is made.
+
+Rule 1: a table is made in a folder that is empty or not there. What else lies in a folder is not ours.
+Rule 2: who opens a table says which format it expects; another is refused before anything is written.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from penstock.errors import CorruptData
+from penstock.spark.lake import disk
+from penstock.spark.lake.partitioning import PartitionBy
+from penstock.spark.lake.table import OURS, LakeRefused, LakeTable
+
+FORMATS: Final = ("parquet", "delta", "iceberg")
+LAYOUT: Final = 1
+DATA_FOLDER: Final = {"parquet": "", "delta": "", "iceberg": "data"}
+"""Below a table, where its files are."""
+
+
+class Description(NamedTuple):
+    format: str
+    partition_by: PartitionBy
+    time_column: str = "timestamp"
+
+
+def read_description(folder: Path) -> Description | None:
+    """None where no table is."""
+    path = folder / OURS / "table.json"
+    try:
+        document = json.loads(path.read_bytes())
+        if document["layout"] != LAYOUT:
+            raise LakeRefused(f"{folder} was made by a version of Penstock that this one cannot read")
+        return Description(document["format"], PartitionBy(document["partition_by"]), document["time_column"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError) as problem:
+        raise CorruptData(f"{path} is not what was written there: {problem!r}") from problem
+
+
+def check_folder(folder: Path, wanted: Description) -> bool:
+    """True if the table is there already. Refuses a folder that cannot be this table."""
+    if folder.exists() and not folder.is_dir():
+        raise LakeRefused(f"{folder} is a file: name a folder")
+    if wanted.format == "iceberg" and set(str(folder)) & set("#?%"):
+        raise LakeRefused(f"Iceberg names files by addresses, in which # ? % mean something: rename {folder}")
+    there = read_description(folder)
+    if there is None:
+        _check_empty(folder)
+        return False
+    if there.format != wanted.format:
+        raise LakeRefused(
+            f"{folder} holds a table in the format {there.format}, not {wanted.format}: "
+            f"give the format {there.format}, or another folder"
+        )
+    if there != wanted:
+        raise LakeRefused(
+            f"the table in {folder} is partitioned by {there.partition_by.value} of {there.time_column}, "
+            f"not by {wanted.partition_by.value} of {wanted.time_column}: ask for the same, or another folder"
+        )
+    return True
+
+
+def _check_empty(folder: Path) -> None:
+    others = sorted(path.name for path in folder.iterdir() if path.name != OURS) if folder.is_dir() else []
+    if others:
+        raise LakeRefused(
+            f"{folder} holds no table of ours but other files ({', '.join(others[:3])}): "
+            "name an empty folder or one that is not there yet"
+        )
+
+
+def make_table(folder: Path, wanted: Description) -> None:
+    """Unless it is there. Two may do this at the same time."""
+    if check_folder(folder, wanted):
+        return
+    document = {
+        "layout": LAYOUT,
+        "format": wanted.format,
+        "partition_by": wanted.partition_by.value,
+        "time_column": wanted.time_column,
+    }
+    try:
+        disk.make_folder(folder / OURS)
+        made = disk.create_once(folder / OURS / "table.json", json.dumps(document).encode())
+    except OSError as problem:
+        raise LakeRefused(f"cannot write to {folder}: {problem.strerror or problem}") from problem
+    if not made:
+        check_folder(folder, wanted)
+
+
+@contextmanager
+def open_table(folder: Path) -> Iterator[LakeTable]:
+    description = read_description(folder)
+    if description is None:
+        raise LakeRefused(f"no table is in {folder}")
+    table = table_of(folder, description)
+    try:
+        yield table
+    finally:
+        table.close()
+
+
+def table_of(folder: Path, description: Description) -> LakeTable:
+    """Its library is imported here: each is large, and needed for one format only."""
+    if description.format == "delta":
+        from penstock.spark.lake.delta_table import DeltaLakeTable
+
+        return DeltaLakeTable(folder, description.partition_by)
+    if description.format == "iceberg":
+        from penstock.spark.lake.iceberg_table import IcebergLakeTable
+
+        return IcebergLakeTable(folder, description.partition_by, description.time_column)
+    from penstock.spark.lake.parquet_table import ParquetTable
+
+    return ParquetTable(folder)

@@ -1,0 +1,71 @@
+"""Files and folders that must still be there after a power failure.
+
+A file is safe when it and the folder that names it were synced. Nothing here is torn: what others can see
+was complete before it got its name.
+"""
+
+import os
+import uuid
+from pathlib import Path
+
+from penstock.spark.lake.table import LakeRefused
+
+TEMPORARY_PREFIX = ".new-"
+
+
+def sync_file(path: Path) -> None:
+    _sync(os.open(path, os.O_RDONLY))
+
+
+def sync_folder(folder: Path) -> None:
+    _sync(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
+
+
+def _sync(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """With all that leads to it, each named durably in its parent."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        sync_folder(each.parent)
+
+
+def create_once(path: Path, content: bytes) -> bool:
+    """Make the file, unless there is one: then False. Of two who try, one gets True."""
+    temporary = _written(path, content)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except PermissionError as problem:
+        raise LakeRefused(
+            f"the file system of {path.parent} does not allow hard links, which the log of the table is "
+            "made with: use another file system, or the format delta"
+        ) from problem
+    finally:
+        temporary.unlink()
+    sync_folder(path.parent)
+    return True
+
+
+def replace(path: Path, content: bytes) -> None:
+    os.replace(_written(path, content), path)
+    sync_folder(path.parent)
+
+
+def _written(path: Path, content: bytes) -> Path:
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
+    with temporary.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return temporary

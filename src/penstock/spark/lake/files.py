@@ -1,0 +1,217 @@
+"""The Parquet files that one attempt of a task writes.
+
+Strategy: rows are gathered by day or hour until there are enough for a row group, then written. Memory is
+bounded by what is gathered over all of them: when it is too much, the largest gathering is written.
+
+Rule 1: no two attempts ever write to the same name, so nothing that is committed is written over.
+Rule 2: a file that is handed over for a commit was synced, and so was its name.
+"""
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.limits import MIB
+from penstock.spark.lake.disk import make_folder, sync_folder
+from penstock.spark.lake.partitioning import PartitionBy, folder_of, has_no_time, pieces
+from penstock.spark.lake.schema import in_utc
+from penstock.spark.lake.table import DataFile, Span
+from penstock.types import TopicPartition
+
+ROW_GROUP_ROWS: Final = 131_072
+ROW_GROUP_BYTES: Final = 32 * MIB
+GATHERED_BYTES_MAX: Final = 64 * MIB
+OPEN_FILES_MAX: Final = 64
+FILE_BYTES_MAX: Final = 512 * MIB
+COMPRESSIONS: Final = ("snappy", "zstd", "none")
+
+# Columns of records, and what is worth keeping of each. Statistics of keys and values would be two more
+# copies of the largest ones; dictionaries of values hardly ever repeat anything.
+OFFSET_COLUMNS: Final = ("topic", "partition", "offset")
+WITHOUT_DICTIONARY: Final = {"offset", "timestamp", "value"}
+WITHOUT_STATISTICS: Final = {"key", "value"}
+
+
+class Shape(NamedTuple):
+    """How files are cut and written."""
+
+    by: PartitionBy = PartitionBy.DAY
+    time_column: str = "timestamp"
+    batch_column: str | None = None
+    """A column to add to every row, with the number of the batch that brought it."""
+    compression: str = "snappy"
+
+
+class TaskFiles:
+    """`folder` is where files are made. If `flat`, all in one folder; else each where it belongs."""
+
+    def __init__(self, folder: Path, shape: Shape, *, batch: int, task: int, flat: bool) -> None:
+        self._folder = folder
+        self._shape = shape
+        self._batch = batch
+        self._flat = flat
+        self._stem = f"{batch:08d}-{task:05d}-{uuid.uuid4().hex[:16]}"
+        self._gathered: dict[int, _Gathered] = {}
+        self._open: dict[int, _OpenFile] = {}
+        self._finished: list[DataFile] = []
+        self._count = 0
+        self.spans: dict[TopicPartition, Span] = {}
+        self.schema: pa.Schema | None = None
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        for unit, piece in pieces(rows, self._shape.by, self._shape.time_column):
+            gathered = self._gathered.setdefault(unit, _Gathered())
+            gathered.add(piece)
+            if gathered.rows >= ROW_GROUP_ROWS or gathered.bytes >= ROW_GROUP_BYTES:
+                self._write_group(unit)
+        while sum(each.bytes for each in self._gathered.values()) > GATHERED_BYTES_MAX:
+            self._write_group(max(self._gathered, key=lambda unit: self._gathered[unit].bytes))
+
+    def close(self) -> tuple[DataFile, ...]:
+        """What may be committed now."""
+        for unit in list(self._gathered):
+            self._write_group(unit)
+        for unit in list(self._open):
+            self._finish(unit)
+        for folder in {file.folder for file in self._finished}:
+            sync_folder(self._place(folder))
+        return tuple(self._finished)
+
+    def discard(self) -> None:
+        """After a failure: the files are nobody's."""
+        for file in self._open.values():
+            file.abandon()
+        for finished in self._finished:
+            (self._place(finished.folder) / finished.name).unlink(missing_ok=True)
+
+    def _write_group(self, unit: int) -> None:
+        rows = self._columns(pa.Table.from_batches(self._gathered.pop(unit).batches))
+        self.schema = rows.schema
+        add_spans(self.spans, spans_of(rows))
+        if unit not in self._open:
+            if len(self._open) >= OPEN_FILES_MAX:
+                self._finish(next(iter(self._open)))
+            self._open[unit] = self._new_file(unit, rows.schema)
+        if self._open[unit].write(rows) >= FILE_BYTES_MAX:
+            self._finish(unit)
+
+    def _columns(self, rows: pa.Table) -> pa.Table:
+        rows = rows.cast(in_utc(rows.schema))
+        if self._shape.batch_column is not None:
+            number = pa.repeat(pa.scalar(self._batch, pa.int64()), rows.num_rows)
+            rows = rows.append_column(pa.field(self._shape.batch_column, pa.int64()), number)
+        return rows
+
+    def _new_file(self, unit: int, schema: pa.Schema) -> "_OpenFile":
+        folder = folder_of(unit, self._shape.by)
+        place = self._place(folder)
+        make_folder(place)
+        self._count += 1
+        return _OpenFile(place, folder, f"{self._stem}-{self._count:03d}.parquet", schema, self._shape)
+
+    def _place(self, folder: str) -> Path:
+        return self._folder if self._flat else self._folder / folder
+
+    def _finish(self, unit: int) -> None:
+        self._finished.append(self._open.pop(unit).close())
+
+
+class _Gathered:
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self.rows = 0
+        self.bytes = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self.batches.append(rows)
+        self.rows += rows.num_rows
+        self.bytes += rows.nbytes
+
+
+class _OpenFile:
+    def __init__(self, place: Path, folder: str, name: str, schema: pa.Schema, shape: Shape) -> None:
+        self._path = place / name
+        self._facts = (folder, name)
+        self._rows = 0
+        self._file = self._path.open("xb")
+        # What no calendar has, some who read statistics cannot read: see `has_no_time`.
+        without = {shape.time_column} if has_no_time(folder) else set[str]()
+        self._writer = parquet_writer(self._file, schema, shape.compression, without)
+
+    def write(self, rows: pa.Table) -> int:
+        """Returns how large the file is by now."""
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
+        self._rows += rows.num_rows
+        return self._file.tell()
+
+    def close(self) -> DataFile:
+        self._writer.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        size = self._file.tell()
+        self._file.close()
+        return DataFile(*self._facts, rows=self._rows, bytes=size)
+
+    def abandon(self) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+
+def parquet_writer(
+    file: object, schema: pa.Schema, compression: str, without_statistics: Iterable[str] = ()
+) -> pq.ParquetWriter:
+    plain = [field.name for field in schema if not pa.types.is_nested(field.type)]
+    numbers = [field.name for field in schema if _counts_up(field)]
+    return pq.ParquetWriter(
+        file,
+        schema,
+        compression=compression,
+        use_dictionary=[name for name in plain if name not in WITHOUT_DICTIONARY],
+        write_statistics=[name for name in columns_with_statistics(schema) if name not in without_statistics],
+        column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
+    )
+
+
+def columns_with_statistics(schema: pa.Schema) -> list[str]:
+    plain = [field.name for field in schema if not pa.types.is_nested(field.type)]
+    return [name for name in plain if name not in WITHOUT_STATISTICS]
+
+
+def _counts_up(field: pa.Field) -> bool:
+    """Offsets and times of records: next to nothing as differences."""
+    return field.name in WITHOUT_DICTIONARY and (
+        pa.types.is_int64(field.type) or pa.types.is_timestamp(field.type)
+    )
+
+
+def spans_of(rows: pa.Table) -> dict[TopicPartition, Span]:
+    """Which offsets of which partitions the rows are from, if they have such columns."""
+    if not set(OFFSET_COLUMNS) <= set(rows.column_names):
+        return {}
+    topic, partition, offset = OFFSET_COLUMNS
+    found = rows.group_by([topic, partition]).aggregate([(offset, "min"), (offset, "max")]).to_pylist()
+    return {
+        TopicPartition(each[topic], each[partition]): Span(each["offset_min"], each["offset_max"] + 1)
+        for each in found
+    }
+
+
+def add_spans(spans: dict[TopicPartition, Span], more: Mapping[TopicPartition, Span]) -> None:
+    for partition, span in more.items():
+        known = spans.get(partition, span)
+        spans[partition] = Span(min(known.start, span.start), max(known.end, span.end))
+
+
+def written(rows: Iterator[pa.RecordBatch], files: TaskFiles) -> tuple[DataFile, ...]:
+    try:
+        for batch in rows:
+            files.write(batch)
+        return files.close()
+    except BaseException:
+        files.discard()
+        raise

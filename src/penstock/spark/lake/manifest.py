@@ -1,0 +1,221 @@
+"""The log of a table of plain Parquet files: which of them belong to it.
+
+    _penstock/log/00000000000000000007.json             one commit
+    _penstock/log/00000000000000000064.snapshot.json    all that commits 1 to 64 amount to
+
+Strategy: a commit is a file that is complete before it gets its number, and a number is given once
+(`disk.create_once`). So of two who commit at the same time one comes second, reads what the first did and
+decides again. Now and then the sum of all commits is written too, so that few have to be read.
+
+Rule 1: commits have no gaps. Where one is missing the log is damaged, and is not guessed at.
+Rule 2: `replay` is the one meaning of a commit, whoever reads it.
+"""
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from penstock.errors import CorruptData
+from penstock.spark.lake import disk
+from penstock.spark.lake.table import OURS, DataFile, Recorded
+from penstock.types import TopicPartition
+
+SNAPSHOT_EVERY: Final = 64
+COMMIT_SUFFIX: Final = ".json"
+SNAPSHOT_SUFFIX: Final = ".snapshot.json"
+ATTEMPTS_MAX: Final = 1000
+
+Parsed = TypeVar("Parsed")
+
+
+class Entry(NamedTuple):
+    """One commit."""
+
+    kind: str
+    """append or compact"""
+    at_ms: int
+    add: tuple[DataFile, ...]
+    remove: tuple[str, ...] = ()
+    app: str | None = None
+    recorded: Recorded | None = None
+    ends: dict[TopicPartition, int] = {}  # noqa: RUF012 (never changed)
+    schema: pa.Schema | None = None
+    """Where columns came to it."""
+
+
+class State(NamedTuple):
+    """The table after a number of commits."""
+
+    number: int
+    files: dict[str, DataFile]
+    apps: dict[str, Recorded]
+    ends: dict[TopicPartition, int]
+    schema: pa.Schema | None
+
+
+EMPTY: Final = State(0, {}, {}, {}, None)
+
+
+def replay(state: State, entry: Entry) -> State:
+    files = {path: file for path, file in state.files.items() if path not in entry.remove}
+    files |= {file.path: file for file in entry.add}
+    apps, ends = dict(state.apps), state.ends | entry.ends
+    if entry.app is not None and entry.recorded is not None:
+        apps[entry.app] = entry.recorded
+    return State(state.number + 1, files, apps, ends, entry.schema or state.schema)
+
+
+class Manifest:
+    def __init__(self, table: Path) -> None:
+        self.folder = table / OURS / "log"
+
+    def read(self) -> State:
+        for _ in range(ATTEMPTS_MAX):
+            names = self._names()
+            try:
+                return self._read(names)
+            except FileNotFoundError:  # a vacuum took what a newer snapshot made needless
+                continue
+        raise CorruptData(f"{self.folder} changes faster than it can be read")
+
+    def change(self, decide: Callable[[State], Entry | None]) -> State | None:
+        """Commit what `decide` makes of the table as it is. None if it wants nothing."""
+        for _ in range(ATTEMPTS_MAX):
+            state = self.read()
+            entry = decide(state)
+            if entry is None:
+                return None
+            if self._create(state.number + 1, entry):
+                after = replay(state, entry)
+                if after.number % SNAPSHOT_EVERY == 0:
+                    disk.replace(self._path(after.number, SNAPSHOT_SUFFIX), _dump(_snapshot_document(after)))
+                return after
+        raise CorruptData(f"{self.folder} changes faster than it can be written")
+
+    def needless(self) -> list[Path]:
+        """Commits and snapshots that a newer snapshot stands for."""
+        names = self._names()
+        newest = max((number for number, is_snapshot in names if is_snapshot), default=0)
+        suffix = {True: SNAPSHOT_SUFFIX, False: COMMIT_SUFFIX}
+        return [
+            self._path(number, suffix[is_snapshot])
+            for number, is_snapshot in names
+            if number < newest or (number == newest and not is_snapshot)
+        ]
+
+    def _create(self, number: int, entry: Entry) -> bool:
+        disk.make_folder(self.folder)
+        return disk.create_once(self._path(number, COMMIT_SUFFIX), _dump(_entry_document(entry)))
+
+    def _path(self, number: int, suffix: str) -> Path:
+        return self.folder / f"{number:020d}{suffix}"
+
+    def _names(self) -> set[tuple[int, bool]]:
+        if not self.folder.is_dir():
+            return set()
+        paths = [path for path in self.folder.iterdir() if path.name[:20].isdigit()]
+        return {(int(path.name[:20]), path.name.endswith(SNAPSHOT_SUFFIX)) for path in paths}
+
+    def _read(self, names: set[tuple[int, bool]]) -> State:
+        start = max((number for number, is_snapshot in names if is_snapshot), default=0)
+        end = max((number for number, _ in names), default=0)
+        state = _load(self._path(start, SNAPSHOT_SUFFIX), _state) if start else EMPTY
+        for number in range(start + 1, end + 1):
+            if (number, False) not in names:
+                raise CorruptData(f"commit {number} is missing in {self.folder}")
+            state = replay(state, _load(self._path(number, COMMIT_SUFFIX), _entry))
+        return state
+
+
+def _dump(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _load(path: Path, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
+    try:
+        return parse(json.loads(path.read_bytes()))
+    except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as problem:
+        raise CorruptData(f"{path} is not what was written there: {problem!r}") from problem
+
+
+def _entry_document(entry: Entry) -> dict[str, Any]:
+    document: dict[str, Any] = {"kind": entry.kind, "at_ms": entry.at_ms, "add": _file_documents(entry.add)}
+    if entry.remove:
+        document["remove"] = entry.remove
+    if entry.app is not None and entry.recorded is not None:
+        document |= {"app": entry.app, "recorded": entry.recorded._asdict()}
+    if entry.ends:
+        document["ends"] = _ends_document(entry.ends)
+    if entry.schema is not None:
+        document["schema"] = _schema_text(entry.schema)
+    return document
+
+
+def _entry(document: dict[str, Any]) -> Entry:
+    recorded = document.get("recorded")
+    return Entry(
+        document["kind"],
+        document["at_ms"],
+        _files(document["add"]),
+        tuple(document.get("remove", ())),
+        document.get("app"),
+        None if recorded is None else Recorded(**recorded),
+        _ends(document.get("ends", {})),
+        _schema(document.get("schema")),
+    )
+
+
+def _snapshot_document(state: State) -> dict[str, Any]:
+    return {
+        "number": state.number,
+        "files": _file_documents(tuple(state.files.values())),
+        "apps": {app: recorded._asdict() for app, recorded in state.apps.items()},
+        "ends": _ends_document(state.ends),
+        "schema": None if state.schema is None else _schema_text(state.schema),
+    }
+
+
+def _state(document: dict[str, Any]) -> State:
+    return State(
+        document["number"],
+        {file.path: file for file in _files(document["files"])},
+        {app: Recorded(**recorded) for app, recorded in document["apps"].items()},
+        _ends(document["ends"]),
+        _schema(document["schema"]),
+    )
+
+
+def _file_documents(files: tuple[DataFile, ...]) -> list[dict[str, Any]]:
+    return [{"path": file.path, "rows": file.rows, "bytes": file.bytes} for file in files]
+
+
+def _files(documents: list[dict[str, Any]]) -> tuple[DataFile, ...]:
+    split = [(*each["path"].rpartition("/")[::2], each["rows"], each["bytes"]) for each in documents]
+    return tuple(DataFile(*facts) for facts in split)
+
+
+def _ends_document(ends: dict[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    document: dict[str, dict[str, int]] = {}
+    for (topic, partition), end in ends.items():
+        document.setdefault(topic, {})[str(partition)] = end
+    return document
+
+
+def _ends(document: dict[str, dict[str, int]]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, int(partition)): end
+        for topic, partitions in document.items()
+        for partition, end in partitions.items()
+    }
+
+
+def _schema_text(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def _schema(text: str | None) -> pa.Schema | None:
+    return None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

@@ -1,0 +1,195 @@
+"""A table of plain Parquet files, with a log of our own.
+
+    orders/date=2026-11-15/00000007-00001-….parquet     files of the table
+    orders/_penstock/log/                               which they are (manifest.py)
+    orders/_penstock/staging/                           files that tasks have written
+    orders/_penstock/removed/                           files that a compaction has replaced
+
+Strategy: tasks write to `staging`. A commit first adds an entry to the log, which is the moment that counts,
+then moves the files to where they belong. Who dies in between leaves files of the table in `staging`; the
+next commit moves them, and `files` finds them there. So a program that reads the folder without the log
+never sees a row twice, but for the moment in which a compaction exchanges files.
+
+Rule: a file is moved only after the log names it.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from penstock.spark.lake import disk
+from penstock.spark.lake.compaction import Target, merged, merges
+from penstock.spark.lake.manifest import Entry, Manifest, State
+from penstock.spark.lake.schema import widened
+from penstock.spark.lake.table import (
+    OURS,
+    Batch,
+    Compacted,
+    DataFile,
+    Ends,
+    LakeRefused,
+    Recorded,
+    check_spans,
+)
+from penstock.types import TopicPartition
+
+
+def staging_folder(table: Path) -> Path:
+    return table / OURS / "staging"
+
+
+class ParquetTable:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._staging = staging_folder(folder)
+        self._removed = folder / OURS / "removed"
+        self._manifest = Manifest(folder)
+
+    def recorded(self, app: str) -> Recorded:
+        return self._manifest.read().apps.get(app, Recorded())
+
+    def ends(self, partitions: Iterable[TopicPartition]) -> Ends:
+        ends = self._manifest.read().ends
+        return {partition: ends[partition] for partition in partitions if partition in ends}
+
+    def commit(self, batch: Batch) -> bool:
+        self._check_staged(batch)
+        after = self._manifest.change(lambda state: _appended(state, batch))
+        self._publish(after or self._manifest.read())
+        return after is not None
+
+    def files(self) -> list[str]:
+        return [str(self._find(file)) for file in self._manifest.read().files.values()]
+
+    def compact(self, target_bytes: int) -> Compacted:
+        state = self._tidied()
+        before = after = 0
+        for group in merges(state.files.values(), target_bytes):
+            assert state.schema is not None, "a table with files has columns"
+            target = Target(self._staging, group[0].folder, state.schema)
+            one = merged([self._find(file) for file in group], sum(file.rows for file in group), target)
+            if not self._exchange(group, one):
+                (self._staging / one.name).unlink()
+                break  # somebody else compacts
+            before, after = before + len(group), after + 1
+        return Compacted(before, after)
+
+    def vacuum(self, *, older_than_ms: int) -> list[str]:
+        # Listed before the log is read: a file that is committed meanwhile is named by it, and one that
+        # comes meanwhile is not looked at.
+        self._tidied()
+        found = [path for path in self._candidates() if _written_ms(path) < older_than_ms]
+        named = {file.name for file in self._manifest.read().files.values()}
+        gone = [path for path in found if path.name not in named]
+        gone += [path for path in self._manifest.needless() if _written_ms(path) < older_than_ms]
+        for path in gone:
+            path.unlink(missing_ok=True)
+        return [str(path) for path in gone]
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _exchange(self, group: list[DataFile], one: DataFile) -> bool:
+        paths = tuple(file.path for file in group)
+
+        def decide(state: State) -> Entry | None:
+            if not all(path in state.files for path in paths):
+                return None
+            return Entry("compact", _now_ms(), (one,), paths)
+
+        after = self._manifest.change(decide)
+        if after is None:
+            return False
+        self._publish(after)
+        self._take_away([self._folder / path for path in paths])
+        return True
+
+    def _tidied(self) -> State:
+        """The table, after what a commit or a compaction that died left undone is done.
+
+        A file lies outside of `_penstock` only after a commit named it. So one that the table does not
+        name now was replaced. It is listed before the log is read, or it might be newer than that.
+        """
+        listed = [path for path in self._candidates() if OURS not in path.relative_to(self._folder).parts]
+        state = self._manifest.read()
+        self._publish(state)
+        live = {self._folder / file.path for file in state.files.values()}
+        self._take_away([path for path in listed if path not in live])
+        return state
+
+    def _take_away(self, paths: list[Path]) -> None:
+        disk.make_folder(self._removed)
+        for path in paths:
+            _move(path, self._removed / path.name)
+            os.utime(self._removed / path.name)  # who reads it still has the time that vacuum leaves
+
+    def _publish(self, state: State) -> None:
+        """Move files of the table that are still in `staging` to where they belong."""
+        staged = set(os.listdir(self._staging)) if self._staging.is_dir() else set()
+        waiting = [file for file in state.files.values() if file.name in staged]
+        for folder in {file.folder for file in waiting}:
+            disk.make_folder(self._folder / folder)
+        for file in waiting:
+            _move(self._staging / file.name, self._folder / file.path)
+        for folder in {file.folder for file in waiting}:
+            disk.sync_folder(self._folder / folder)
+
+    def _find(self, file: DataFile) -> Path:
+        place = self._folder / file.path
+        return (
+            place if place.exists() or not (self._staging / file.name).exists() else self._staging / file.name
+        )
+
+    def _check_staged(self, batch: Batch) -> None:
+        for file in batch.files:
+            if not (self._staging / file.name).is_file() and not (self._folder / file.path).is_file():
+                raise LakeRefused(
+                    f"a task wrote {file.name} and the driver does not find it in {self._staging}: "
+                    "driver and executors need to see the same folder"
+                )
+
+    def _candidates(self) -> Iterator[Path]:
+        for parent, folders, names in os.walk(self._folder):
+            if Path(parent) == self._folder / OURS:
+                folders[:] = [name for name in folders if name in ("staging", "removed", "log")]
+            is_log = Path(parent) == self._manifest.folder
+            for name in names:
+                if name.endswith(".parquet") or (is_log and name.startswith(disk.TEMPORARY_PREFIX)):
+                    yield Path(parent, name)
+
+
+def _appended(state: State, batch: Batch) -> Entry | None:
+    recorded = state.apps.get(batch.app, Recorded())
+    if batch.version <= recorded.version:
+        return None
+    check_spans(batch.spans, state.ends)
+    schema = widened(batch.schema if state.schema is None else state.schema, batch.schema)
+    return Entry(
+        "append",
+        _now_ms(),
+        batch.files,
+        app=batch.app,
+        recorded=recorded.after(batch),
+        ends={partition: span.end for partition, span in batch.spans.items()},
+        schema=None if state.schema is not None and schema.equals(state.schema) else schema,
+    )
+
+
+def _move(source: Path, target: Path) -> None:
+    try:
+        os.rename(source, target)
+    except FileNotFoundError:
+        if not target.exists():  # else somebody else moved it
+            raise
+
+
+def _written_ms(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns // 1_000_000
+    except FileNotFoundError:
+        return 1 << 62  # somebody else removed it
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,73 @@
+"""How the columns of a table may change: new ones may come, all else stays.
+
+Pure, but for Arrow's types, which are the vocabulary.
+"""
+
+import pyarrow as pa
+
+from penstock.spark.lake.table import LakeRefused
+
+
+def in_utc(schema: pa.Schema) -> pa.Schema:
+    """As files hold it. Spark hands over times in the zone of its session, and Delta takes only UTC."""
+    return pa.schema([field.with_type(_in_utc(field.type)) for field in schema.remove_metadata()])
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, tz="UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    return kind
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """As two libraries that name the same type differently both name it here."""
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("element", plain(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, plain(field.type)) for field in kind])
+    return kind
+
+
+def in_plain_types(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(field.name, plain(field.type)) for field in schema])
+
+
+def new_fields(table: pa.Schema, given: pa.Schema) -> list[pa.Field]:
+    """Which columns `given` adds. Columns that it lacks are null in its files."""
+    added = []
+    for field in given:
+        index = table.get_field_index(field.name)
+        if index < 0:
+            added.append(field.with_nullable(True))
+            continue
+        known = table.field(index).type
+        if not plain(known).equals(plain(field.type)):
+            raise LakeRefused(
+                f"column {field.name} of the table is {known} and cannot become {field.type}: "
+                "write to another folder, or give the new column another name"
+            )
+    return added
+
+
+def widened(table: pa.Schema, given: pa.Schema) -> pa.Schema:
+    fields = [field.with_nullable(True) for field in table]
+    return pa.schema([*fields, *new_fields(table, given)])
+
+
+def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows with the columns of `schema`, null where a file is older than a column."""
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)

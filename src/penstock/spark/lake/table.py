@@ -1,0 +1,115 @@
+"""What every format of the lake offers, and the words for it.
+
+Rule 1: a commit is whole or not there, and `commit` may be asked again: what the table holds already it
+        does not take twice, whether it is told so by the number of the batch or by the offsets of the rows.
+Rule 2: files that are not committed are nobody's. `vacuum` removes them once they are old.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from penstock.errors import CommandFailed
+from penstock.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OURS: Final = "_penstock"
+"""The folder inside a table that holds what is ours. Readers of Parquet pass over such names."""
+NOTHING_RECORDED: Final = -1
+
+Ends = Mapping[TopicPartition, int]
+"""One past the last offset that a table holds."""
+
+
+class LakeRefused(CommandFailed):
+    """A table cannot take what it was given. The message is a sentence that names the remedy."""
+
+
+class DataFile(NamedTuple):
+    folder: str
+    """Below the table: date=2026-11-15/hour=14, or empty."""
+    name: str
+    rows: int
+    bytes: int
+
+    @property
+    def path(self) -> str:
+        return f"{self.folder}/{self.name}" if self.folder else self.name
+
+
+class Span(NamedTuple):
+    start: int
+    end: int
+
+
+class Batch(NamedTuple):
+    """What is committed in one step."""
+
+    app: str
+    """The query; its checkpoint gives it a name that stays."""
+    version: int
+    files: tuple[DataFile, ...]
+    spans: Mapping[TopicPartition, Span]
+    """Which offsets the rows are from. Empty if the rows are not records of topics."""
+    schema: "pa.Schema"
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+
+class Recorded(NamedTuple):
+    """What a table knows of a query that writes to it."""
+
+    version: int = NOTHING_RECORDED
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+
+    def after(self, batch: Batch) -> "Recorded":
+        return Recorded(
+            batch.version, self.rows + batch.rows, self.bytes + batch.bytes, self.files + len(batch.files)
+        )
+
+
+class Compacted(NamedTuple):
+    files_before: int = 0
+    files_after: int = 0
+
+
+class LakeTable(Protocol):
+    def recorded(self, app: str) -> Recorded: ...
+
+    def ends(self, partitions: Iterable[TopicPartition]) -> Ends:
+        """Of those that it holds something of."""
+
+    def commit(self, batch: Batch) -> bool:
+        """False if the table held it already; the files given are nobody's then."""
+
+    def files(self) -> list[str]:
+        """Where the files are that make up the table, oldest first."""
+
+    def compact(self, target_bytes: int) -> Compacted: ...
+
+    def vacuum(self, *, older_than_ms: int) -> list[str]:
+        """Remove what no commit names and was last written before then. Returns what it removed."""
+
+    def close(self) -> None: ...
+
+
+def check_spans(spans: Mapping[TopicPartition, Span], ends: Ends) -> None:
+    """Rows that the table has cannot come again, not even from a query that does not know of it."""
+    for partition, span in spans.items():
+        end = ends.get(partition, 0)
+        if span.start < end:
+            raise LakeRefused(
+                f"the table holds {partition.topic}/{partition.partition} up to offset {end} and was given "
+                f"rows from offset {span.start} on: they would be there twice. The checkpoint is not the one "
+                "that wrote the table, or the topic was deleted and made anew. Use the checkpoint that "
+                "belongs to the table, or another folder"
+            )

@@ -1,0 +1,193 @@
+"""Positions of a query in its topics: JSON forms, ranges, and how much one step takes.
+
+A position is an offset for each partition, exclusive at the end: everything below is done. Spark
+keeps positions as JSON in its checkpoint, in the form of the official Kafka source, so that either
+source can go on from the other's checkpoint.
+
+Pure: the cluster's answers are arguments.
+
+Rule 1: the same position is always the same text. Spark compares texts to see whether there is news.
+Rule 2: what was lost is found, not skipped over: `plan` says it, and whoever asked decides.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from penstock.errors import ConfigError
+from penstock.types import Offset, TopicPartition
+
+Position = Mapping[TopicPartition, int]
+
+
+class Range(NamedTuple):
+    """What one task reads."""
+
+    partition: TopicPartition
+    start: Offset
+    end: Offset
+
+    @property
+    def size(self) -> int:
+        """Offsets, which are as many as records unless some were compacted away."""
+        return self.end - self.start
+
+
+class Plan(NamedTuple):
+    ranges: list[Range]
+    losses: list[str]
+    """Sentences about records that can no longer be read."""
+
+
+# JSON
+
+
+def to_document(position: Position) -> dict[str, dict[str, int]]:
+    document: dict[str, dict[str, int]] = {}
+    for partition in sorted(position):
+        document.setdefault(partition.topic, {})[str(partition.partition)] = position[partition]
+    return document
+
+
+def from_document(document: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    """ConfigError if this is no position: the checkpoint of another source, perhaps."""
+    try:
+        return {
+            TopicPartition(topic, int(number)): int(offset)
+            for topic, offsets in document.items()
+            for number, offset in offsets.items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigError(
+            f"the checkpoint says {document!r}, which is no position in topics; it belongs to another "
+            "source. Give this query a checkpointLocation of its own"
+        ) from None
+
+
+# From one position to another
+
+
+def plan(start: Position, end: Position, earliest: Position, *, from_earliest: Iterable[str] = ()) -> Plan:
+    """The ranges between two positions. `earliest` is where each partition of `end` begins now.
+
+    Topics in `from_earliest` were deleted and made anew: what stands in `start` is of the old one.
+    """
+    reset = frozenset(from_earliest)
+    ranges: list[Range] = []
+    losses: list[str] = []
+    for partition in sorted(end):
+        until = end[partition]
+        first = earliest.get(partition)
+        if partition in start and partition.topic not in reset and start[partition] <= until:
+            ranges.append(Range(partition, Offset(start[partition]), Offset(until)))
+            continue
+        if partition in start and partition.topic not in reset:
+            losses.append(
+                f"{partition} was read up to offset {start[partition]} and now ends at {until}: "
+                "its topic was deleted and made anew, or the query was told to start beyond its end"
+            )
+        elif partition not in start and first:
+            losses.append(f"{partition} is new to this query and begins at offset {first} instead of 0")
+        if first is None:
+            losses.append(f"{partition} has been deleted")
+        else:
+            ranges.append(Range(partition, Offset(first), Offset(max(first, until))))
+    losses += [f"{partition} has been deleted" for partition in sorted(start.keys() - end.keys())]
+    return Plan([each for each in ranges if each.size > 0], losses)
+
+
+def bounded(start: Position, end: Position, earliest: Position, latest: Position) -> Plan:
+    """The ranges of a batch, within what there is."""
+    ranges: list[Range] = []
+    losses: list[str] = []
+    for partition in sorted(end):
+        first, last = start[partition], end[partition]
+        if first > last:
+            raise ConfigError(
+                f"{partition} is to be read from offset {first} to {last}: its start lies behind its end"
+            )
+        if first < earliest[partition] and first < last:
+            losses.append(
+                f"offset {first} of {partition} is gone, retention removed it; "
+                f"its records begin at offset {earliest[partition]}"
+            )
+        if last > latest[partition]:
+            losses.append(f"{partition} is to be read to offset {last} and ends at {latest[partition]}")
+        low, high = max(first, earliest[partition]), min(last, latest[partition])
+        ranges.append(Range(partition, Offset(low), Offset(high)))
+    return Plan([each for each in ranges if each.size > 0], losses)
+
+
+def split(ranges: Iterable[Range], *, tasks_min: int | None, records_max: int | None) -> list[Range]:
+    """Cut large ranges: none with more than `records_max` offsets, and about `tasks_min` in all."""
+    pieces = [each for each in ranges if each.size > 0]
+    if records_max is not None:
+        pieces = [part for each in pieces for part in _cut(each, -(-each.size // records_max))]
+    if tasks_min is None or len(pieces) >= tasks_min:
+        return pieces
+    total = sum(each.size for each in pieces)
+    # Ranges that are too small to be cut take no part in the sharing out of tasks.
+    large = [each for each in pieces if _share(each.size, total, tasks_min) > 1]
+    large_total = sum(each.size for each in large)
+    tasks = max(tasks_min - (len(pieces) - len(large)), 1)
+    counts = {each: _share(each.size, large_total, tasks) for each in large}
+    return [part for each in pieces for part in _cut(each, counts.get(each, 1))]
+
+
+def _share(size: int, total: int, tasks: int) -> int:
+    return max(round(size / total * tasks), 1)
+
+
+def _cut(whole: Range, count: int) -> list[Range]:
+    edges = [whole.start + whole.size * part // count for part in range(count + 1)]
+    return [Range(whole.partition, Offset(low), Offset(high)) for low, high in pairwise(edges) if low < high]
+
+
+# How much one trigger of a stream takes
+
+
+def available(start: Position, latest: Position, earliest: Position) -> dict[TopicPartition, int]:
+    """How many offsets lie between, in the partitions that have any."""
+    begins = {partition: start.get(partition, earliest.get(partition, 0)) for partition in latest}
+    sizes = {partition: latest[partition] - begins[partition] for partition in latest}
+    return {partition: size for partition, size in sizes.items() if size > 0}
+
+
+def limited(
+    start: Position, latest: Position, waiting: Mapping[TopicPartition, int], most: int
+) -> dict[TopicPartition, int]:
+    """Up to `most` offsets beyond `start`, shared out by what waits; none is left out for ever."""
+    if sum(waiting.values()) <= most:
+        return dict(latest)
+    allowed = _allot(waiting, most, turn=sum(start.values()))
+    return {
+        partition: end - waiting[partition] + allowed[partition] if partition in waiting else end
+        for partition, end in latest.items()
+    }
+
+
+def _allot(waiting: Mapping[TopicPartition, int], most: int, *, turn: int) -> dict[TopicPartition, int]:
+    """`most` units, at least one for each where there are enough; else to some, others next time."""
+    partitions = sorted(waiting)
+    if most < len(partitions):
+        first = turn % len(partitions)
+        chosen = (partitions[first:] + partitions[:first])[:most]
+        return {partition: int(partition in chosen) for partition in partitions}
+    total = sum(waiting.values())
+    spare = most - len(partitions)
+    allowed = {partition: 1 + spare * (waiting[partition] - 1) // total for partition in partitions}
+    rounded_off = most - sum(allowed.values())
+    for partition in sorted(partitions, key=lambda each: allowed[each] - waiting[each]):
+        more = min(rounded_off, waiting[partition] - allowed[partition])
+        allowed[partition] += more
+        rounded_off -= more
+    return allowed
+
+
+def limited_by_bytes(
+    waiting: Mapping[TopicPartition, int], record_bytes: Mapping[TopicPartition, float], most: int
+) -> int:
+    """How many offsets are about `most` bytes; at least one, or nothing would ever be read."""
+    total = sum(waiting.values())
+    weight = sum(size * record_bytes.get(partition, 0.0) for partition, size in waiting.items())
+    return total if weight <= most else max(int(total * most / weight), 1)

@@ -1,0 +1,202 @@
+"""The names of options: ours, Spark's, and those of Kafka's clients.
+
+Spark gives a source every option of the query, in lower case. A name that nobody knows is most often
+a misspelt one, and silently doing without it (`startingOffset`) can cost a user their data. So it is
+an error that says which name is near.
+
+Rule: an option of the official Kafka source is here, whether it has an effect or not, because
+      changing the format's name shall be the whole migration.
+"""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Final
+
+from penstock.errors import ConfigError
+
+KAFKA_PREFIX: Final = "kafka."
+
+CONNECTION: Final = ("bootstrap",)
+PAYLOAD: Final = ("valueFormat", "valueSchema", "valueMessage", "badRows", "deadLetterTopic")
+READ: Final = (
+    *CONNECTION,
+    *PAYLOAD,
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "maxTriggerDelay",
+    "failOnDataLoss",
+    "includeHeaders",
+    "groupIdPrefix",
+    "mirrorOffsets",
+    "queryName",
+    # Of the official source, without effect here: our client retries by its own rules.
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafkaConsumer.pollTimeoutMs",
+    "partition.metadata.cache.ttl.ms",
+)
+WRITE: Final = (*CONNECTION, "topic", "includeHeaders", "includeTimestamp")
+
+# What Spark itself adds to the options of a query, or reads from them.
+_SPARK: Final = frozenset(
+    {
+        "path",
+        "paths",
+        "checkpointlocation",
+        "queryname",
+        "outputmode",
+        "mode",
+        "truncate",
+        "numrows",
+        "asyncprogresstrackingenabled",
+        "asyncprogresstrackingcheckpointintervalms",
+    }
+)
+
+# Settings of Kafka's consumers and producers that have an effect here.
+KAFKA: Final = (
+    "bootstrap.servers",
+    "client.id",
+    "request.timeout.ms",
+    "default.api.timeout.ms",
+    "security.protocol",
+    "ssl.protocol",
+    "ssl.key.password",
+    "ssl.keystore.type",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.keystore.key",
+    "ssl.keystore.certificate.chain",
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+    "ssl.truststore.certificates",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+)
+KAFKA_READ: Final = ("group.id", "isolation.level", "fetch.max.bytes", "max.partition.fetch.bytes")
+KAFKA_WRITE: Final = ("acks", "compression.type", "max.request.size")
+
+# And those that have none: they tune a client that is not used, and are taken so that queries move over.
+_KAFKA_WITHOUT_EFFECT: Final = frozenset(
+    {
+        "allow.auto.create.topics",
+        "auto.commit.interval.ms",
+        "auto.include.jmx.reporter",
+        "batch.size",
+        "buffer.memory",
+        "check.crcs",
+        "client.dns.lookup",
+        "client.rack",
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.zstd.level",
+        "connections.max.idle.ms",
+        "delivery.timeout.ms",
+        "enable.idempotence",
+        "enable.metrics.push",
+        "exclude.internal.topics",
+        "fetch.max.wait.ms",
+        "fetch.min.bytes",
+        "group.instance.id",
+        "group.protocol",
+        "group.remote.assignor",
+        "heartbeat.interval.ms",
+        "internal.leave.group.on.close",
+        "linger.ms",
+        "max.block.ms",
+        "max.in.flight.requests.per.connection",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "metadata.max.age.ms",
+        "metadata.max.idle.ms",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "partition.assignment.strategy",
+        "partitioner.adaptive.partitioning.enable",
+        "partitioner.availability.timeout.ms",
+        "partitioner.ignore.keys",
+        "receive.buffer.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "retries",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+        "security.providers",
+        "send.buffer.bytes",
+        "session.timeout.ms",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+        "ssl.cipher.suites",
+        "ssl.enabled.protocols",
+        "ssl.engine.factory.class",
+        "ssl.keymanager.algorithm",
+        "ssl.provider",
+        "ssl.secure.random.implementation",
+        "ssl.trustmanager.algorithm",
+        "transaction.timeout.ms",
+    }
+)
+
+_BYTES: Final = "keys and values are bytes here; use DataFrame operations to read them"
+_KAFKA_REFUSED: Final = {
+    "auto.offset.reset": "where a query starts is said by startingOffsets; later it goes on where it was",
+    "key.deserializer": _BYTES,
+    "value.deserializer": _BYTES,
+    "key.serializer": _BYTES,
+    "value.serializer": _BYTES,
+    "enable.auto.commit": "Spark's checkpoint holds the position; a group of the query's name mirrors it",
+    "interceptor.classes": "there is no Java client whose records could be intercepted",
+    "transactional.id": "writes are at least once",
+    "partitioner.class": "keys choose partitions as with Kafka's own; give a column partition to choose",
+}
+_SASL_REASON: Final = "SASL is not supported yet; use security.protocol SSL, with a client certificate"
+
+
+def check_names(options: Iterable[str], known: tuple[str, ...], kafka: tuple[str, ...]) -> None:
+    """ConfigError for the first name that means nothing here."""
+    ours = {name.lower(): name for name in known}
+    for name in options:
+        lower = name.lower()
+        if lower.startswith(KAFKA_PREFIX):
+            _check_kafka_name(lower.removeprefix(KAFKA_PREFIX), kafka)
+        elif lower not in ours and lower not in _SPARK:
+            everything = {**ours, **{KAFKA_PREFIX + each: KAFKA_PREFIX + each for each in (*KAFKA, *kafka)}}
+            raise ConfigError(f"there is no option {name}{_nearest(lower, everything)}")
+
+
+def _check_kafka_name(name: str, kafka: tuple[str, ...]) -> None:
+    if name.startswith("sasl."):
+        raise ConfigError(f"option {KAFKA_PREFIX}{name}: {_SASL_REASON}")
+    if name in _KAFKA_REFUSED:
+        raise ConfigError(f"option {KAFKA_PREFIX}{name} is not supported: {_KAFKA_REFUSED[name]}")
+    known = {*KAFKA, *KAFKA_READ, *KAFKA_WRITE, *_KAFKA_WITHOUT_EFFECT}
+    if name not in known:
+        near = {each: KAFKA_PREFIX + each for each in (*KAFKA, *kafka)}
+        raise ConfigError(
+            f"option {KAFKA_PREFIX}{name} is no setting of Kafka's clients{_nearest(name, near)}"
+        )
+
+
+def _nearest(name: str, names: Mapping[str, str]) -> str:
+    near = get_close_matches(name, names, n=1, cutoff=0.75)
+    return f"; did you mean {names[near[0]]}?" if near else "; docs/spark.md lists them"

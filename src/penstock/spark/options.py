@@ -1,0 +1,409 @@
+"""What a user said in `.option(...)`, checked and typed.
+
+Names, precedence and defaults are those of Spark's own Kafka source and sink, so that changing the
+format's name is the whole migration. Pure: what is wrong in itself is found here, before anything is
+connected; what is wrong only beside the cluster (no such topic) is found by whoever asks it.
+
+Rule 1: every message names the option, its value and what to give instead.
+Rule 2: settings are plain values that can be pickled: Spark sends them to every executor.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from penstock.config.listeners import Address, parse_address
+from penstock.errors import ConfigError
+from penstock.limits import MIB
+from penstock.protocol.compression import Codec
+from penstock.spark.option_names import (
+    KAFKA_READ,
+    KAFKA_WRITE,
+    READ,
+    WRITE,
+    check_names,
+)
+from penstock.spark.option_values import (
+    EARLIEST,
+    LATEST,
+    milliseconds,
+    one_of,
+    partition_offsets,
+    partition_times,
+    partitions,
+    whole_number,
+    yes_or_no,
+)
+from penstock.types import TopicPartition
+
+CLIENT_ID: Final = "penstock-spark"
+_TIMEOUT_S: Final = 60.0
+_FETCH_BYTES: Final = 8 * MIB
+_FETCH_BYTES_MIN: Final = 64 * 1024
+_TRIGGER_DELAY_MS_MAX: Final = 15 * 60_000
+_DISCOVERY_MS: Final = 1_000
+_BATCH_RECORDS_PER_TASK: Final = 1_000_000
+"""Batch reads cut larger ranges: tasks that are seconds long, whatever the number of partitions."""
+_WRITE_BYTES: Final = 1_000_000
+"""Below the largest batch that topics take by default (`max.message.bytes`)."""
+
+
+class Tls(NamedTuple):
+    """Files, or the text of PEM files. Files must be there on the driver and on every executor."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    key_password: str | None = None
+    check_hostname: bool = True
+    ca_text: str | None = None
+    identity_text: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Tls(ca={self.ca!r}, certificate={self.certificate!r}, key={self.key!r})"
+
+
+class Access(NamedTuple):
+    """How the cluster is reached."""
+
+    bootstrap: tuple[Address, ...]
+    client_id: str = CLIENT_ID
+    timeout_s: float = _TIMEOUT_S
+    tls: Tls | None = None
+
+
+class Topics(NamedTuple):
+    names: tuple[str, ...]
+
+
+class Pattern(NamedTuple):
+    text: str
+
+    def matches(self, topic: str) -> bool:
+        """As Java's Pattern.matches: the whole name."""
+        return re.fullmatch(self.text, topic) is not None
+
+
+class Partitions(NamedTuple):
+    partitions: frozenset[TopicPartition]
+
+
+Subscription = Topics | Pattern | Partitions
+
+
+class AtOffsets(NamedTuple):
+    """-1 is latest, -2 earliest."""
+
+    offsets: dict[TopicPartition, int]
+
+
+class AtTime(NamedTuple):
+    timestamp_ms: int
+
+
+class AtTimes(NamedTuple):
+    timestamps_ms: dict[TopicPartition, int]
+
+
+class Everywhere(NamedTuple):
+    """The same special offset for every partition."""
+
+    offset: int
+
+
+Place = Everywhere | AtOffsets | AtTime | AtTimes
+
+
+class Limits(NamedTuple):
+    """How much one trigger of a stream takes."""
+
+    offsets_max: int | None = None
+    offsets_min: int | None = None
+    bytes_max: int | None = None
+    delay_ms_max: int = _TRIGGER_DELAY_MS_MAX
+
+    @property
+    def are_any(self) -> bool:
+        return any(limit is not None for limit in (self.offsets_max, self.offsets_min, self.bytes_max))
+
+
+class ReadSettings(NamedTuple):
+    access: Access
+    subscription: Subscription
+    start: Place
+    end: Place
+    latest_if_no_match: bool
+    limits: Limits
+    tasks_min: int | None
+    records_per_task_max: int | None
+    fail_on_data_loss: bool
+    include_headers: bool
+    read_committed: bool
+    fetch_bytes: int
+    discovery_ms: int
+    group: str | None
+    group_prefix: str | None
+    mirror: bool
+
+
+class WriteSettings(NamedTuple):
+    access: Access
+    topic: str | None
+    codec: Codec
+    acks: int
+    batch_bytes_max: int
+    include_timestamp: bool
+
+
+class _Given:
+    """Options by name, whatever the case of its letters."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
+
+    def text(self, name: str) -> str | None:
+        return self._options.get(name.lower())
+
+    def number(self, name: str, *, least: int = 1) -> int | None:
+        text = self.text(name)
+        return None if text is None else whole_number(name, text, least=least)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self.text(name)
+        return default if text is None else yes_or_no(name, text)
+
+    def first_of(self, names: tuple[str, ...]) -> tuple[str, str] | None:
+        return next(((name, text) for name in names if (text := self.text(name)) is not None), None)
+
+
+# Reading
+
+
+def batch_read_settings(options: Mapping[str, str]) -> ReadSettings:
+    given = _Given(options)
+    start = _place(given, "starting", Everywhere(EARLIEST))
+    end = _place(given, "ending", Everywhere(LATEST))
+    _refuse_special(start, LATEST, "startingOffsets is latest: a batch read would find nothing")
+    _refuse_special(end, EARLIEST, "endingOffsets is earliest: a batch read would find nothing")
+    _check_order(start, end)
+    settings = _read_settings(options, given, start, end)
+    if settings.records_per_task_max is None and settings.tasks_min is None:
+        return settings._replace(records_per_task_max=_BATCH_RECORDS_PER_TASK)
+    return settings
+
+
+def stream_read_settings(options: Mapping[str, str]) -> ReadSettings:
+    given = _Given(options)
+    for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+        if given.text(name) is not None:
+            raise ConfigError(f"option {name} is for batch reads; a stream ends when it is stopped")
+    start = _place(given, "starting", Everywhere(LATEST))
+    return _read_settings(options, given, start, Everywhere(LATEST))
+
+
+def includes_headers(options: Mapping[str, str]) -> bool:
+    """What the columns of a read depend on."""
+    check_names(options, READ, KAFKA_READ)
+    return _Given(options).flag("includeHeaders", default=False)
+
+
+def _read_settings(options: Mapping[str, str], given: _Given, start: Place, end: Place) -> ReadSettings:
+    check_names(options, READ, KAFKA_READ)
+    return ReadSettings(
+        access=_access(given),
+        subscription=_subscription(given),
+        start=start,
+        end=end,
+        latest_if_no_match=_latest_if_no_match(given),
+        limits=_limits(given),
+        tasks_min=given.number("minPartitions"),
+        records_per_task_max=given.number("maxRecordsPerPartition"),
+        fail_on_data_loss=given.flag("failOnDataLoss", default=True),
+        include_headers=given.flag("includeHeaders", default=False),
+        read_committed=_read_committed(given),
+        fetch_bytes=_fetch_bytes(given),
+        discovery_ms=_or(given.number("partition.metadata.cache.ttl.ms", least=0), _DISCOVERY_MS),
+        group=given.text("kafka.group.id") or given.text("queryName"),
+        group_prefix=given.text("groupIdPrefix"),
+        mirror=given.flag("mirrorOffsets", default=True),
+    )
+
+
+def _subscription(given: _Given) -> Subscription:
+    names = ("subscribe", "subscribePattern", "assign")
+    said = [(name, text) for name in names if (text := given.text(name)) is not None]
+    if len(said) != 1:
+        problem = "none is" if not said else "more than one is: " + ", ".join(name for name, _ in said)
+        raise ConfigError(f"one of the options {', '.join(names)} must say what to read, and {problem}")
+    [(name, text)] = said
+    if name == "assign":
+        return Partitions(partitions(name, text))
+    if name == "subscribePattern":
+        return Pattern(_pattern(text.strip()))
+    topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
+    if not topics:
+        raise ConfigError(f"option subscribe is {text!r}; give the name of a topic, or several with commas")
+    return Topics(topics)
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"option subscribePattern is {text!r}, no regular expression: {error}") from error
+    if not text:
+        raise ConfigError("option subscribePattern is empty; give a regular expression such as orders-.*")
+    return text
+
+
+def _place(given: _Given, which: str, default: Place) -> Place:
+    """A time for everything wins over times, and these over offsets: the order of the official source."""
+    if (text := given.text(f"{which}Timestamp")) is not None:
+        return AtTime(whole_number(f"{which}Timestamp", text, least=0))
+    if (text := given.text(f"{which}OffsetsByTimestamp")) is not None:
+        return AtTimes(partition_times(f"{which}OffsetsByTimestamp", text))
+    if (text := given.text(f"{which}Offsets")) is None:
+        return default
+    special = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
+    if special is not None:
+        return Everywhere(special)
+    if not text.strip().startswith("{"):
+        raise ConfigError(f"option {which}Offsets is {text!r}; give earliest, latest or JSON with offsets")
+    return AtOffsets(partition_offsets(f"{which}Offsets", text))
+
+
+def _refuse_special(place: Place, offset: int, problem: str) -> None:
+    if place == Everywhere(offset):
+        raise ConfigError(problem)
+    if isinstance(place, AtOffsets) and (found := [p for p, at in place.offsets.items() if at == offset]):
+        raise ConfigError(f"{problem} in {found[0]}")
+
+
+def _check_order(start: Place, end: Place) -> None:
+    match start, end:
+        case AtOffsets(first), AtOffsets(last):
+            what = "Offsets"
+        case AtTimes(first), AtTimes(last):
+            what = "OffsetsByTimestamp"
+        case AtTime(begin), AtTime(until) if begin > until:
+            raise ConfigError(f"startingTimestamp {begin} is after endingTimestamp {until}")
+        case _:
+            return
+    if different := sorted(first.keys() ^ last.keys()):
+        raise ConfigError(f"starting{what} and ending{what} name different partitions: {different[0]}")
+    for partition, begin in first.items():
+        until = last[partition]
+        if begin > until and begin >= 0 and until >= 0:
+            raise ConfigError(f"starting{what} of {partition} is {begin}, after ending{what}, {until}")
+
+
+def _latest_if_no_match(given: _Given) -> bool:
+    name = "startingOffsetsByTimestampStrategy"
+    return one_of(name, given.text(name) or "error", {"error": False, "latest": True})
+
+
+def _limits(given: _Given) -> Limits:
+    delay = given.text("maxTriggerDelay")
+    limits = Limits(
+        given.number("maxOffsetsPerTrigger"),
+        given.number("minOffsetsPerTrigger"),
+        given.number("maxBytesPerTrigger"),
+        _TRIGGER_DELAY_MS_MAX if delay is None else milliseconds("maxTriggerDelay", delay),
+    )
+    least, most = limits.offsets_min, limits.offsets_max
+    if least is not None and most is not None and least > most:
+        raise ConfigError(f"minOffsetsPerTrigger, {least}, is higher than maxOffsetsPerTrigger, {most}")
+    return limits
+
+
+def _read_committed(given: _Given) -> bool:
+    levels = {"read_uncommitted": False, "read_committed": True}
+    return one_of("kafka.isolation.level", given.text("kafka.isolation.level") or "read_uncommitted", levels)
+
+
+def _fetch_bytes(given: _Given) -> int:
+    said = given.number("kafka.fetch.max.bytes") or given.number("kafka.max.partition.fetch.bytes")
+    return _FETCH_BYTES if said is None else max(said, _FETCH_BYTES_MIN)
+
+
+# Writing
+
+
+def write_settings(options: Mapping[str, str]) -> WriteSettings:
+    given = _Given(options)
+    check_names(options, WRITE, KAFKA_WRITE)
+    topic = (given.text("topic") or "").strip()
+    codecs = {codec.name.lower(): codec for codec in Codec}
+    # Who asks for no answer gets one all the same: a write that failed must not look like one that did not.
+    acks = {"all": -1, "-1": -1, "1": 1, "0": 1}
+    return WriteSettings(
+        access=_access(given),
+        topic=topic or None,
+        codec=one_of("kafka.compression.type", given.text("kafka.compression.type") or "none", codecs),
+        acks=one_of("kafka.acks", given.text("kafka.acks") or "all", acks),
+        batch_bytes_max=_or(given.number("kafka.max.request.size"), _WRITE_BYTES),
+        include_timestamp=given.flag("includeTimestamp", default=False),
+    )
+
+
+# Both
+
+
+def _access(given: _Given) -> Access:
+    said = given.first_of(("kafka.bootstrap.servers", "bootstrap"))
+    if said is None:
+        raise ConfigError("option kafka.bootstrap.servers must say where a broker is: host:port")
+    name, text = said
+    entries = [entry.strip() for entry in text.split(",") if entry.strip()]
+    addresses = [parse_address(entry) for entry in entries]
+    if not addresses or None in addresses:
+        raise ConfigError(f"option {name} is {text!r}; give host:port, or several with commas")
+    timeout = given.number("kafka.default.api.timeout.ms") or given.number("kafka.request.timeout.ms")
+    return Access(
+        bootstrap=tuple(address for address in addresses if address is not None),
+        client_id=given.text("kafka.client.id") or CLIENT_ID,
+        timeout_s=_TIMEOUT_S if timeout is None else timeout / 1000,
+        tls=_tls(given),
+    )
+
+
+def _tls(given: _Given) -> Tls | None:
+    name = "kafka.security.protocol"
+    protocol = (given.text(name) or "PLAINTEXT").strip().upper()
+    if protocol.startswith("SASL"):
+        raise ConfigError(f"option {name} is {protocol}; SASL is not supported yet, use SSL or PLAINTEXT")
+    if not one_of(name, protocol, {"plaintext": False, "ssl": True}):
+        return None
+    for store in ("keystore", "truststore"):
+        _check_store_type(given, store)
+    check = given.text("kafka.ssl.endpoint.identification.algorithm")
+    chain = given.text("kafka.ssl.keystore.certificate.chain")
+    key = given.text("kafka.ssl.keystore.key")
+    return Tls(
+        ca=given.text("kafka.ssl.truststore.location") or given.text("kafka.ssl.ca.location"),
+        certificate=given.text("kafka.ssl.keystore.location") or given.text("kafka.ssl.certificate.location"),
+        key=given.text("kafka.ssl.key.location"),
+        key_password=given.text("kafka.ssl.key.password"),
+        check_hostname=check is None or check.strip().lower() not in ("", "none"),
+        ca_text=given.text("kafka.ssl.truststore.certificates"),
+        identity_text=None if chain is None and key is None else f"{key or ''}\n{chain or ''}\n",
+    )
+
+
+def _check_store_type(given: _Given, store: str) -> None:
+    """Java's own stores are left to Java: here are PEM files."""
+    location = given.text(f"kafka.ssl.{store}.location")
+    kind = (given.text(f"kafka.ssl.{store}.type") or "PEM").strip().upper()
+    is_java = location is not None and location.lower().endswith((".jks", ".p12", ".pfx"))
+    if kind == "PEM" and not is_java:
+        return
+    where = location or f"kafka.ssl.{store}.location"
+    raise ConfigError(
+        f"option kafka.ssl.{store}.type: only PEM is supported, and {where} is "
+        f"{kind if kind != 'PEM' else 'a Java keystore'}; convert it: "
+        "openssl pkcs12 -in STORE.p12 -nodes -out STORE.pem (a JKS first with keytool -importkeystore)"
+    )
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value

@@ -1,0 +1,208 @@
+"""An Avro schema (.avsc) as columns.
+
+A union of null and one other type is that type, which may be null; other unions have no single column
+type. Logical types say the type of a column, while decoding works on what they are made of: numbers and bytes
+become times and decimals a column at a time.
+
+Rule: every part of a value takes at least one byte, or a count in a few bytes would ask for endless memory.
+"""
+
+import copy
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+import fastavro
+import pyarrow as pa
+import pyarrow.compute as pc
+from fastavro.schema import SchemaParseException, UnknownType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from penstock.errors import ConfigError
+from penstock.spark.payload.ddl import PRECISION_MAX
+from penstock.spark.payload.schema_files import SchemaFile
+from penstock.spark.payload.shapes import (
+    Leaf,
+    Mappings,
+    Part,
+    Record,
+    Sequences,
+    Shape,
+    Values,
+    arrow_type,
+    decimals,
+)
+
+_SIMPLE: Final[dict[str, DataType]] = {
+    "boolean": BooleanType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "bytes": BinaryType(),
+    "string": StringType(),
+    "enum": StringType(),
+    "fixed": BinaryType(),
+}
+_UNITS: Final = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
+
+
+class AvroSchema(NamedTuple):
+    schema: StructType
+    shape: Record
+    decoding: Any
+    """As fastavro reads it: without logical types."""
+
+
+class _Typed(NamedTuple):
+    kind: DataType
+    shape: Shape
+    may_be_null: bool = False
+
+
+def parse_avro_schema(file: SchemaFile) -> AvroSchema:
+    document = file.document()
+    try:
+        names: dict[str, Any] = {}
+        parsed = fastavro.parse_schema(copy.deepcopy(document), named_schemas=names)
+        decoding = fastavro.parse_schema(_without_logical_types(document))
+    except UnknownType as error:
+        raise file.wrong("", f"there is no type {error.name}") from None
+    except SchemaParseException as error:
+        raise file.wrong("", str(error)) from None
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise file.wrong("", f"it is no Avro schema: {error!r}") from None
+    reader = _Reader(file, names)
+    top = reader.typed(parsed, "", ())
+    if not isinstance(top.kind, StructType) or not isinstance(top.shape, Record) or top.may_be_null:
+        raise file.wrong("", "values must be of type record: its fields become the columns")
+    return AvroSchema(top.kind, top.shape, decoding)
+
+
+def _without_logical_types(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_logical_types(each) for each in schema]
+    if isinstance(schema, dict):
+        return {name: _without_logical_types(each) for name, each in schema.items() if name != "logicalType"}
+    return schema
+
+
+class _Reader:
+    def __init__(self, file: SchemaFile, names: dict[str, Any]) -> None:
+        self._file = file
+        self._names = names
+
+    def _wrong(self, path: str, problem: str) -> ConfigError:
+        return self._file.wrong(f"field {path}" if path else "", problem)
+
+    def typed(self, schema: Any, path: str, inside: tuple[str, ...]) -> _Typed:
+        """`inside` are the names of the records around."""
+        if isinstance(schema, list):
+            return self._union(schema, path, inside)
+        if isinstance(schema, str):
+            return self.typed(self._names.get(schema, {"type": schema}), path, inside)
+        name = schema["type"]
+        if isinstance(name, dict | list):
+            return self.typed(name, path, inside)
+        match name:
+            case "record" | "error":
+                return self._record(schema, path, inside)
+            case "array":
+                element = self.typed(schema["items"], f"{path}[]", inside)
+                kind: DataType = ArrayType(element.kind)
+                return _Typed(kind, Sequences(arrow_type(kind), element.shape))
+            case "map":
+                value = self.typed(schema["values"], f"{path}[]", inside)
+                kind = MapType(StringType(), value.kind)
+                return _Typed(kind, Mappings(arrow_type(kind), Leaf(pa.string()), value.shape))
+        if name in self._names:
+            return self.typed(self._names[name], path, inside)
+        return self._leaf(name, schema, path)
+
+    def _union(self, schemas: list[Any], path: str, inside: tuple[str, ...]) -> _Typed:
+        others = [each for each in schemas if each not in ("null", {"type": "null"})]
+        if len(others) != 1:
+            found = ", ".join(str(each if isinstance(each, str) else each["type"]) for each in schemas)
+            raise self._wrong(path, f"a column has one type: a union is null and one other, not {found}")
+        return self.typed(others[0], path, inside)._replace(may_be_null=len(others) < len(schemas))
+
+    def _record(self, schema: dict[str, Any], path: str, inside: tuple[str, ...]) -> _Typed:
+        name = schema["name"]
+        if name in inside:
+            raise self._wrong(path, f"record {name} contains itself; a table has no end then")
+        if not schema["fields"]:
+            raise self._wrong(path, f"record {name} has no fields, and so no columns")
+        fields, parts = [], []
+        for field in schema["fields"]:
+            below = f"{path}.{field['name']}" if path else field["name"]
+            typed = self.typed(field["type"], below, (*inside, name))
+            is_optional = typed.may_be_null or "default" in field
+            fields.append(StructField(field["name"], typed.kind, nullable=is_optional))
+            parts.append(Part(itemgetter(field["name"]), typed.shape))
+        kind = StructType(fields)
+        return _Typed(kind, Record(arrow_type(kind), tuple(parts)))
+
+    def _leaf(self, name: str, schema: dict[str, Any], path: str) -> _Typed:
+        if name not in _SIMPLE:
+            raise self._wrong(path, f"type {name} makes no column")
+        if name == "fixed" and schema["size"] < 1:
+            raise self._wrong(path, "a fixed of no bytes makes no column")
+        match name, schema.get("logicalType", ""):
+            case "int", "date":
+                return _Typed(DateType(), Leaf(pa.date32(), _dates))
+            case "bytes" | "fixed", "decimal":
+                return self._decimal(schema, path)
+            case "long", str() as logical if logical.startswith(("timestamp-", "local-timestamp-")):
+                return self._time(logical)
+        return _Typed(_SIMPLE[name], Leaf(arrow_type(_SIMPLE[name])))
+
+    def _decimal(self, schema: dict[str, Any], path: str) -> _Typed:
+        precision, scale = schema.get("precision"), schema.get("scale", 0)
+        if not isinstance(precision, int) or not isinstance(scale, int):
+            raise self._wrong(path, "a decimal needs a precision, and a scale if it is not 0")
+        if not 1 <= precision <= PRECISION_MAX or not 0 <= scale <= precision:
+            raise self._wrong(
+                path, f"decimal({precision},{scale}) is more than the 38 digits that Spark can hold"
+            )
+        kind = DecimalType(precision, scale)
+        return _Typed(kind, Leaf(arrow_type(kind), lambda values: _decimals(values, precision, scale)))
+
+    def _time(self, logical: str) -> _Typed:
+        place, _, unit = logical.rpartition("timestamp-")
+        if unit not in _UNITS:
+            return _Typed(LongType(), Leaf(pa.int64()))
+        kind = TimestampNTZType() if place else TimestampType()
+        arrow = arrow_type(kind)
+        times, parts = _UNITS[unit]
+        return _Typed(kind, Leaf(arrow, lambda values: _times(values, arrow, times, parts)))
+
+
+def _dates(values: Values) -> pa.Array:
+    return pa.array(values, pa.int32()).view(pa.date32())
+
+
+def _times(values: Values, kind: pa.DataType, times: int, parts: int) -> pa.Array:
+    if parts != 1:
+        values = [None if value is None else value // parts for value in values]
+    return pc.multiply_checked(pa.array(values, pa.int64()), times).view(kind)
+
+
+def _decimals(values: Values, precision: int, scale: int) -> pa.Array:
+    numbers = [None if value is None else int.from_bytes(value, signed=True) for value in values]
+    return decimals(numbers, precision, scale)

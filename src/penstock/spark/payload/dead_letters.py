@@ -1,0 +1,125 @@
+"""Bad rows on their way to a dead-letter topic.
+
+Reading has no side effects: Spark reads as often as it likes, for every action on a DataFrame, for tasks
+that it runs twice to be faster, for batches after a crash. So the source writes nothing. It gives each bad
+row a column `deadLetter` that holds the record to be written, whole, and the query writes it like
+anything else.
+
+    good, dead = split_dead_letters(rows)
+
+Rule: a dead letter has the key, the value and the headers of its record, and headers that say why and from
+      where. Writing is at least once; topic, partition and offset tell which letters are the same.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from penstock.errors import ConfigError
+from penstock.spark.access import client_settings
+from penstock.spark.options import write_settings
+from penstock.spark.payload.shapes import arrow_type
+from penstock.spark.pool import borrowed
+from penstock.spark.table import HEADERS_TYPE
+from penstock.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+COLUMN: Final = "deadLetter"
+TYPE: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("headers", HEADERS_TYPE),
+    ]
+)
+SUFFIX: Final = ".dead"
+ERROR_HEADER: Final = "penstock-error"
+TOPIC_HEADER: Final = "penstock-source-topic"
+PARTITION_HEADER: Final = "penstock-source-partition"
+OFFSET_HEADER: Final = "penstock-source-offset"
+_REASON_CHARACTERS_MAX: Final = 500
+_PARTITIONS: Final = 1
+
+
+class Origin(NamedTuple):
+    """The records that values are from, as far as they are needed."""
+
+    partition: TopicPartition
+    offsets: pa.Array
+    values: pa.Array
+    keys: pa.Array | None = None
+    headers: pa.Array | None = None
+
+
+def dead_letter_column(origin: Origin, bad: Mapping[int, str], topic: str | None) -> pa.Array:
+    """One for each row: null unless it is bad. `bad` are rows and reasons."""
+    count, kind = len(origin.offsets), arrow_type(TYPE)
+    if not bad:
+        return pa.nulls(count, kind)
+    letters = pa.array([_letter(origin, row, reason, topic) for row, reason in bad.items()], kind)
+    places: list[int | None] = [None] * count
+    for place, row in enumerate(bad):
+        places[row] = place
+    return letters.take(pa.array(places, pa.int64()))
+
+
+def _letter(origin: Origin, row: int, reason: str, topic: str | None) -> dict[str, object]:
+    source = origin.partition
+    headers = origin.headers[row].as_py() if origin.headers is not None else None
+    said = {
+        ERROR_HEADER: reason[:_REASON_CHARACTERS_MAX],
+        TOPIC_HEADER: source.topic,
+        PARTITION_HEADER: str(source.partition),
+        OFFSET_HEADER: str(origin.offsets[row].as_py()),
+    }
+    return {
+        "topic": topic or f"{source.topic}{SUFFIX}",
+        "key": origin.keys[row].as_py() if origin.keys is not None else None,
+        "value": origin.values[row].as_py(),
+        "headers": [*(headers or []), *({"key": key, "value": text.encode()} for key, text in said.items())],
+    }
+
+
+class Split(NamedTuple):
+    good: "DataFrame"
+    dead: "DataFrame"
+    """As `format("penstock")` writes it: topic, key, value, headers."""
+
+
+def split_dead_letters(rows: "DataFrame") -> Split:
+    if COLUMN not in rows.columns:
+        raise ConfigError(f"the rows have no column {COLUMN}: read them with badRows deadletter, and keep it")
+    is_good = rows[COLUMN].isNull()
+    return Split(rows.where(is_good).drop(COLUMN), rows.where(~is_good).select(f"{COLUMN}.*"))
+
+
+WriteBatch = Callable[["DataFrame", int], None]
+
+
+def with_dead_letters(write: WriteBatch, options: Mapping[str, str]) -> WriteBatch:
+    """For `foreachBatch`: dead letters are written, then `write` gets the good rows.
+
+    `options` say how the cluster is reached, as for `format("penstock")`. Topics that are missing are made.
+    A batch that is run again writes its dead letters again.
+    """
+    settings = write_settings(options)
+
+    def write_batch(rows: "DataFrame", batch_id: int) -> None:
+        rows = rows.persist()  # or each of the three would read the topic and parse its values again
+        try:
+            good, dead = split_dead_letters(rows)
+            if topics := [row.topic for row in dead.select("topic").distinct().collect()]:
+                with borrowed(client_settings(settings.access)) as client:
+                    for topic in topics:
+                        client.create_topic(topic, _PARTITIONS)
+                dead.write.format("penstock").options(**options).mode("append").save()
+            write(good, batch_id)
+        finally:
+            rows.unpersist()
+
+    return write_batch

@@ -1,0 +1,94 @@
+"""How a schema may change: new optional fields may come, all else stays.
+
+Rows of before must be readable with the schema of after, and queries on before must mean the same on
+after. So older rows have null in new columns, and nothing is removed, renamed or given another type.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+from penstock.errors import ConfigError
+
+
+def added_columns(before: StructType, after: StructType, where: str) -> list[str]:
+    """The names of new fields, those of structs with a dot. ConfigError if `after` does more than add them.
+
+    `where` is for messages: which schema came after which.
+    """
+    return list(_added(before, after, "", where))
+
+
+def _added(before: StructType, after: StructType, path: str, where: str) -> Iterator[str]:
+    old = {field.name: field for field in before.fields}
+    new = {field.name: field for field in after.fields}
+    for name, field in old.items():
+        if name not in new:
+            raise _missing(path + name, name, [each for each in new if each not in old], where)
+        yield from _compared(field, new[name], path + name, where)
+    for name, field in new.items():
+        if name not in old:
+            if not field.nullable:
+                problem = f"field {path}{name} is new and required, and older rows lack it; make it optional"
+                raise ConfigError(f"schema {where}: {problem}")
+            yield path + name
+
+
+def _missing(full_name: str, name: str, others: list[str], where: str) -> ConfigError:
+    near = get_close_matches(name, others, n=1)
+    renamed = f" (renamed to {near[0]}?)" if near else ""
+    problem = (
+        f"field {full_name} was removed{renamed}. Keep it; it may stay empty, and a new name is a new field"
+    )
+    return ConfigError(f"schema {where}: {problem}")
+
+
+def _compared(old: StructField, new: StructField, path: str, where: str) -> Iterator[str]:
+    if old.nullable and not new.nullable:
+        problem = f"field {path} was optional and is required now; older rows may lack it"
+        raise ConfigError(f"schema {where}: {problem}")
+    yield from _compared_types(old.dataType, new.dataType, path, where)
+
+
+def _compared_types(old: DataType, new: DataType, path: str, where: str) -> Iterator[str]:
+    match old, new:
+        case StructType(), StructType():
+            yield from _added(old, new, f"{path}.", where)
+        case ArrayType(), ArrayType():
+            yield from _compared_types(old.elementType, new.elementType, path, where)
+        case MapType(), MapType() if old.keyType == new.keyType:
+            yield from _compared_types(old.valueType, new.valueType, path, where)
+        case _:
+            if old != new:
+                change = f"was {old.simpleString()} and is {new.simpleString()} now"
+                raise ConfigError(
+                    f"schema {where}: field {path} {change}. Give the new type a field of its own"
+                )
+
+
+def remember(path: Path, schema: StructType) -> list[str]:
+    """Compare with what was remembered there at the last start, and remember this one from now on.
+
+    Returns the names of columns that are new. ConfigError, and nothing is changed, if it does not fit.
+    """
+    added = []
+    if path.exists():
+        added = added_columns(_recall(path), schema, f"is not a later version of the one in {path}")
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(schema.jsonValue(), indent=1))
+    os.replace(draft, path)
+    return added
+
+
+def _recall(path: Path) -> StructType:
+    try:
+        return StructType.fromJson(json.loads(path.read_text()))
+    except (ValueError, KeyError, TypeError) as error:
+        problem = (
+            f"{path} should hold the schema of the last run, and does not: {error!r}. Remove it to go on"
+        )
+        raise ConfigError(problem) from None

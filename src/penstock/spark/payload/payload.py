@@ -1,0 +1,211 @@
+"""Values as columns, whatever their format; and what becomes of those that cannot be read.
+
+Columns stand beside those of the topic (key, topic, partition, offset ...) and instead of `value`, which a
+schema of the user's can still ask for. A field that has the name of one of these gets `value_` in front.
+
+Rule 1: a row is judged by the whole schema if any of its columns is asked for, so that it is good or bad
+        whoever asks. If none is asked for, values are not looked at.
+Rule 2: a value that is null (a tombstone) is a good row without any of its columns.
+Rule 3: values become Python objects only some thousands at a time, whatever was fetched at once.
+"""
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
+from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
+
+from penstock.errors import ConfigError
+from penstock.spark.decode import Decoded
+from penstock.spark.payload import dead_letters
+from penstock.spark.payload.dead_letters import Origin, dead_letter_column
+from penstock.spark.payload.settings import BadRows, Format, PayloadSettings, payload_settings
+from penstock.spark.payload.shapes import MISFITS, Record, nullable_field, record_columns
+from penstock.spark.table import full_schema
+from penstock.types import TopicPartition
+
+log = logging.getLogger("penstock.spark")
+
+PREFIX: Final = "value_"
+ROWS_AT_ONCE: Final = 8192
+
+
+class ValueReader(Protocol):
+    """One format. `read` raises one of `errors` if a value is not as the schema says."""
+
+    schema: StructType
+    shape: Record
+    errors: tuple[type[Exception], ...]
+
+    def read(self, value: bytes) -> Any: ...
+
+    def reason(self, value: bytes, error: Exception) -> str: ...
+
+
+class BadValue(Exception):
+    """A value is not as its schema says. The message names the record and the remedy."""
+
+
+class Parsed(NamedTuple):
+    columns: list[pa.Array]
+    """In the order of the schema; null in bad rows."""
+    bad: dict[int, str]
+    """Which rows, and why."""
+
+
+class Payload:
+    """Made on the driver, sent to executors by pickle."""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> "Payload | None":
+        """None if values stay bytes (valueFormat raw)."""
+        settings = payload_settings(options)
+        if settings is None:
+            return None
+        payload = cls(settings)
+        payload.fields()  # so that what is wrong with the schema is said now
+        return payload
+
+    def __init__(self, settings: PayloadSettings) -> None:
+        self._settings = settings
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Decoders are made anew: they cannot be pickled."""
+        return {"_settings": self._settings}
+
+    @property
+    def schema(self) -> StructType:
+        """As the file says, with what is required. `evolution.remember` takes it."""
+        return self._reader.schema
+
+    def fields(self) -> list[StructField]:
+        """The columns that a table gets, all of which may be null."""
+        fields = [
+            StructField(name, nullable_field(field).dataType)
+            for name, field in zip(self._names, self.schema.fields, strict=True)
+        ]
+        if self._settings.bad_rows is BadRows.DEAD_LETTER:
+            fields.append(StructField(dead_letters.COLUMN, dead_letters.TYPE))
+        return fields
+
+    def names(self) -> list[str]:
+        return [field.name for field in self.fields()]
+
+    def needs_headers(self, wanted: Collection[str]) -> bool:
+        """And keys: for dead letters only. Values are needed if any of `names()` is wanted."""
+        return dead_letters.COLUMN in wanted and self._settings.bad_rows is BadRows.DEAD_LETTER
+
+    def columns(
+        self, partition: TopicPartition, decoded: Decoded, wanted: Collection[str]
+    ) -> dict[str, pa.Array]:
+        """Those of `names()` that are wanted. BadValue if a row is bad and none may be."""
+        origin = Origin(partition, decoded.offsets, decoded.values, decoded.keys, decoded.headers)
+        parsed = self.parse(origin.values)
+        self._judge(origin, parsed.bad)
+        columns = {
+            name: each for name, each in zip(self._names, parsed.columns, strict=True) if name in wanted
+        }
+        if self.needs_headers(wanted):
+            topic = self._settings.dead_letter_topic
+            columns[dead_letters.COLUMN] = dead_letter_column(origin, parsed.bad, topic)
+        return columns
+
+    def parse(self, values: pa.Array) -> Parsed:
+        pieces, bad = [], dict[int, str]()
+        for start in range(0, max(len(values), 1), ROWS_AT_ONCE):
+            columns, bad_here = self._parse_piece(values[start : start + ROWS_AT_ONCE].to_pylist())
+            pieces.append(columns)
+            bad |= {start + row: reason for row, reason in bad_here.items()}
+        if len(pieces) == 1:
+            return Parsed(pieces[0], bad)
+        return Parsed([pa.concat_arrays(column) for column in zip(*pieces, strict=True)], bad)
+
+    @cached_property
+    def _reader(self) -> ValueReader:
+        settings = self._settings
+        match settings.format:
+            case Format.JSON:
+                from penstock.spark.payload.json_values import JsonReader
+
+                return JsonReader(settings.file)
+            case Format.PROTOBUF:
+                from penstock.spark.payload.protobuf_values import ProtobufReader
+
+                return ProtobufReader(settings.file, settings.message)
+            case _:
+                from penstock.spark.payload.avro_values import AvroReader
+
+                return AvroReader(settings.versions, is_framed=settings.format is Format.AVRO_FRAMED)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        taken = {field.name.lower() for field in full_schema(include_headers=True)} | {
+            dead_letters.COLUMN.lower()
+        }
+        names = [PREFIX + name if name.lower() in taken else name for name in self.schema.fieldNames()]
+        seen: set[str] = set()
+        for name in names:
+            if name.lower() in seen:  # Spark does not look at the case of letters
+                raise ConfigError(
+                    f"schema {self._settings.file.name}: two columns would be named {name}; rename one field"
+                )
+            seen.add(name.lower())
+        return names
+
+    # Good and bad
+
+    def _parse_piece(self, values: list[bytes | None]) -> Parsed:
+        rows, bad = self._read(values)
+        shape = self._reader.shape
+        try:
+            return Parsed(record_columns(shape, rows), bad)
+        except MISFITS:
+            misfits = dict(_misfits(shape, rows, 0))
+        for row in misfits:
+            rows[row] = None
+        return Parsed(record_columns(shape, rows), dict(sorted({**bad, **misfits}.items())))
+
+    def _read(self, values: list[bytes | None]) -> tuple[list[Any], dict[int, str]]:
+        reader = self._reader
+        read, errors = reader.read, reader.errors
+        rows, bad = list[Any](), dict[int, str]()
+        for value in values:
+            try:
+                rows.append(None if value is None else read(value))
+            except errors as error:
+                assert value is not None
+                bad[len(rows)] = reader.reason(value, error)
+                rows.append(None)
+        return rows, bad
+
+    def _judge(self, origin: Origin, bad: Mapping[int, str]) -> None:
+        if not bad or self._settings.bad_rows is BadRows.DEAD_LETTER:
+            return
+        row, reason = next(iter(bad.items()))
+        partition, offset = origin.partition, origin.offsets[row].as_py()
+        problem = (
+            f"{partition.topic}/{partition.partition}, offset {offset}: the value is not as schema "
+            f"{self._settings.file.name} says: {reason}"
+        )
+        if len(bad) > 1:
+            problem += f" (and {len(bad) - 1} others of {len(origin.values)})"
+        if self._settings.bad_rows is BadRows.FAIL:
+            raise BadValue(
+                f"{problem}. Correct the schema, or let such rows pass with badRows deadletter or null"
+            )
+        log.warning("%s. Its columns are null", problem)
+
+
+def _misfits(shape: Record, rows: list[Any], first: int) -> Iterator[tuple[int, str]]:
+    """Which rows Arrow does not take, by halves; `first` is the number of the first of them."""
+    try:
+        record_columns(shape, rows)
+    except MISFITS as error:
+        if len(rows) == 1:
+            yield first, str(error)
+            return
+        middle = len(rows) // 2
+        yield from _misfits(shape, rows[:middle], first)
+        yield from _misfits(shape, rows[middle:], first + middle)

@@ -1,0 +1,142 @@
+"""The options about values, checked and typed.
+
+    valueFormat      raw (the default), json, avro, avro-confluent, protobuf
+    valueSchema      a file, or the schema itself
+    valueMessage     protobuf: which message of the file
+    badRows          fail (the default), null, deadletter
+    deadLetterTopic  deadletter: where bad rows go; <topic>.dead unless it is said
+
+Rule: an option that has no meaning beside the others is an error, not ignored.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+from penstock.errors import ConfigError
+from penstock.spark.option_values import one_of
+from penstock.spark.payload.schema_files import OPTION, SchemaFile, Version, read_schema_file, schema_text
+
+MESSAGE_OPTION: Final = "valueMessage"
+FORMAT_OPTION: Final = "valueFormat"
+BAD_ROWS_OPTION: Final = "badRows"
+DEAD_LETTER_OPTION: Final = "deadLetterTopic"
+_NUMBERED: Final = re.compile(r"\s*(\d+)\s*=\s*(\S.*?)\s*")
+
+
+class Format(Enum):
+    JSON = "json"
+    AVRO = "avro"
+    AVRO_FRAMED = "avro-confluent"
+    PROTOBUF = "protobuf"
+
+
+class BadRows(Enum):
+    FAIL = "fail"
+    NULL = "null"
+    DEAD_LETTER = "deadletter"
+
+
+class PayloadSettings(NamedTuple):
+    """Plain values, the content of files among them: Spark sends them to every executor."""
+
+    format: Format
+    versions: tuple[Version, ...]
+    message: str | None
+    bad_rows: BadRows
+    dead_letter_topic: str | None
+
+    @property
+    def file(self) -> SchemaFile:
+        return self.versions[-1].file
+
+
+def payload_settings(options: Mapping[str, str]) -> PayloadSettings | None:
+    """None if values stay bytes."""
+    given = {name.lower(): value for name, value in options.items()}
+
+    def text(name: str) -> str | None:
+        return given.get(name.lower())
+
+    formats: dict[str, Format | None] = {"raw": None, **{each.value: each for each in Format}}
+    chosen = one_of(FORMAT_OPTION, text(FORMAT_OPTION) or "raw", formats)
+    if chosen is None:
+        _refuse_without_format(text)
+        return None
+    said = (text(OPTION) or "").strip()
+    if not said:
+        raise ConfigError(
+            f"option {OPTION} must say the columns of {FORMAT_OPTION} {chosen.value}: {_EXAMPLES[chosen]}"
+        )
+    message = text(MESSAGE_OPTION)
+    if message is not None and chosen is not Format.PROTOBUF:
+        raise ConfigError(
+            f"option {MESSAGE_OPTION} is for {FORMAT_OPTION} protobuf, and that is {chosen.value}"
+        )
+    bad_rows = one_of(
+        BAD_ROWS_OPTION, text(BAD_ROWS_OPTION) or "fail", {each.value: each for each in BadRows}
+    )
+    topic = _dead_letter_topic(text(DEAD_LETTER_OPTION), bad_rows)
+    return PayloadSettings(chosen, _versions(chosen, said), message, bad_rows, topic)
+
+
+_EXAMPLES: Final = {
+    Format.JSON: "id bigint, name string, or a file that ends with .json, .ddl or .sql",
+    Format.AVRO: "a file such as orders.avsc",
+    Format.AVRO_FRAMED: "a file such as orders.avsc, or one for each schema number: 7=v1.avsc,9=v2.avsc",
+    Format.PROTOBUF: "a file such as orders.desc",
+}
+
+
+def _refuse_without_format(text: Callable[[str], str | None]) -> None:
+    for name in (OPTION, MESSAGE_OPTION, BAD_ROWS_OPTION, DEAD_LETTER_OPTION):
+        if text(name) is not None:
+            raise ConfigError(
+                f"option {name} says something about values, and {FORMAT_OPTION} is raw; give json, avro ..."
+            )
+
+
+def _dead_letter_topic(topic: str | None, bad_rows: BadRows) -> str | None:
+    if topic is None:
+        return None
+    if bad_rows is not BadRows.DEAD_LETTER:
+        problem = f"is for {BAD_ROWS_OPTION} deadletter, and that is {bad_rows.value}"
+        raise ConfigError(f"option {DEAD_LETTER_OPTION} {problem}")
+    if not topic.strip():
+        raise ConfigError(f"option {DEAD_LETTER_OPTION} is empty; give a topic, or leave it out")
+    return topic.strip()
+
+
+def _versions(chosen: Format, said: str) -> tuple[Version, ...]:
+    match chosen:
+        case Format.JSON:
+            return (Version(None, _json_file(said)),)
+        case Format.PROTOBUF:
+            return (Version(None, read_schema_file(said)),)
+        case _:
+            return _avro_versions(said, is_framed=chosen is Format.AVRO_FRAMED)
+
+
+def _json_file(said: str) -> SchemaFile:
+    if said.lower().endswith((".json", ".ddl", ".sql")):
+        return read_schema_file(said)
+    return schema_text(said)
+
+
+def _avro_versions(said: str, *, is_framed: bool) -> tuple[Version, ...]:
+    if said.lstrip().startswith("{"):
+        return (Version(None, schema_text(said)),)
+    if not is_framed or "=" not in said:
+        return (Version(None, read_schema_file(said)),)
+    files: dict[int, str] = {}
+    for each in said.split(","):
+        match = _NUMBERED.fullmatch(each)
+        if match is None or int(match[1]) in files:
+            problem = "names a number twice" if match else "has a part without a number"
+            raise ConfigError(
+                f"option {OPTION} is {said!r}, which {problem}; give one file, or one for each "
+                "number, oldest first: 7=v1.avsc,9=v2.avsc"
+            )
+        files[int(match[1])] = match[2]
+    return tuple(Version(number, read_schema_file(path)) for number, path in files.items())

@@ -1,0 +1,124 @@
+"""From Python objects to columns, a whole column at a time.
+
+A shape says how to reach the parts of an object and what Arrow type they have. Each format makes
+shapes that fit its own objects; turning them into arrays is the same for all.
+
+Rule: a part that does not fit its Arrow type raises one of MISFITS, and nothing else. Whoever asked finds the
+      row by asking again with fewer.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+MISFITS: Final = (pa.ArrowException, OverflowError, ValueError, TypeError)
+
+Values = Sequence[Any]
+
+
+class Leaf(NamedTuple):
+    kind: pa.DataType
+    convert: Callable[[Values], pa.Array] | None = None
+    """For objects that Arrow does not understand itself."""
+
+
+class Part(NamedTuple):
+    get: Callable[[Any], Any]
+    shape: "Shape"
+
+
+class Record(NamedTuple):
+    kind: pa.StructType
+    parts: tuple[Part, ...]
+
+
+class Sequences(NamedTuple):
+    kind: pa.ListType
+    element: "Shape"
+
+
+class Mappings(NamedTuple):
+    kind: pa.MapType
+    key: "Shape"
+    value: "Shape"
+
+
+Shape = Leaf | Record | Sequences | Mappings
+
+
+def nullable(kind: DataType) -> DataType:
+    """The same type with nothing required: a row without a value has none of its columns."""
+    match kind:
+        case StructType():
+            return StructType([nullable_field(field) for field in kind.fields])
+        case ArrayType():
+            return ArrayType(nullable(kind.elementType), containsNull=True)
+        case MapType():
+            return MapType(nullable(kind.keyType), nullable(kind.valueType), valueContainsNull=True)
+        case _:
+            return kind
+
+
+def nullable_field(field: StructField) -> StructField:
+    return StructField(field.name, nullable(field.dataType), nullable=True)
+
+
+def arrow_type(kind: DataType) -> pa.DataType:
+    """As Spark derives it for a column of this type."""
+    return to_arrow_type(nullable(kind), timezone="UTC")
+
+
+def decimals(numbers: Values, precision: int, scale: int) -> pa.Array:
+    """Of whole numbers, `scale` of whose digits are behind the dot."""
+    limit = 10**precision
+    for number in numbers:
+        if number is not None and not -limit < number < limit:
+            raise ValueError(f"a number has more digits than decimal({precision},{scale})")
+    whole = pa.array(numbers, pa.decimal128(precision, 0))
+    return pa.Array.from_buffers(pa.decimal128(precision, scale), len(whole), whole.buffers())
+
+
+def build(shape: Shape, values: Values) -> pa.Array:
+    match shape:
+        case Leaf(kind, convert):
+            return pa.array(values, kind) if convert is None else convert(values)
+        case Record():
+            columns = record_columns(shape, values)
+            absent = pa.array([value is None for value in values], pa.bool_())
+            return pa.StructArray.from_arrays(columns, fields=list(shape.kind), mask=absent)
+        case Sequences(kind, element):
+            flat = list(chain.from_iterable(value for value in values if value is not None))
+            return pa.ListArray.from_arrays(_borders(values), build(element, flat), type=kind)
+        case Mappings(kind, key, value_shape):
+            maps = [value for value in values if value is not None]
+            keys = build(key, list(chain.from_iterable(maps)))
+            items = build(value_shape, [item for value in maps for item in value.values()])
+            return pa.MapArray.from_arrays(_borders(values), keys, items, type=kind)
+
+
+def record_columns(shape: Record, values: Values) -> list[pa.Array]:
+    """The parts of all records; of one that is None, every part is null."""
+    is_whole = None not in values
+    return [
+        build(part.shape, list(map(part.get, values) if is_whole else _parts(part, values)))
+        for part in shape.parts
+    ]
+
+
+def _parts(part: Part, values: Values) -> Iterable[Any]:
+    return (None if value is None else part.get(value) for value in values)
+
+
+def _borders(values: Values) -> pa.Array:
+    """Where each list begins in the flattened ones; null for one that is None."""
+    borders: list[int | None] = []
+    position = 0
+    for value in values:
+        borders.append(None if value is None else position)
+        position += 0 if value is None else len(value)
+    borders.append(position)
+    return pa.array(borders, pa.int32())

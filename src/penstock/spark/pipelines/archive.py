@@ -1,0 +1,275 @@
+"""`archive`: the records of topics as a table of files, each record exactly once.
+
+    topics ── format("penstock") ──▶ micro-batches ── format("penstock-lake") ──▶ Parquet, Delta, Iceberg
+
+Strategy: a plain streaming query with a checkpoint. Spark's checkpoint says which offsets a batch has; the
+table says which batches it holds (`lake/`). A run that dies is started again with the same words.
+
+Rule 1: what is wrong is found before Spark is started where that is possible: it takes seconds.
+Rule 2: a table that holds records of a topic goes on with the checkpoint that wrote them, or not at all:
+        another one would begin at the start of the topic.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.errors import CommandFailed
+from penstock.limits import DAY_MS
+from penstock.spark.access import client_settings
+from penstock.spark.lake import sink
+from penstock.spark.lake.compaction import TARGET_BYTES
+from penstock.spark.lake.description import Description, make_table, open_table
+from penstock.spark.lake.partitioning import PartitionBy
+from penstock.spark.lake.table import OURS, Compacted, Recorded
+from penstock.spark.offsets import to_document
+from penstock.spark.options import stream_read_settings
+from penstock.spark.pipelines import report
+from penstock.spark.pipelines.checkpoint import claim, is_new
+from penstock.spark.pipelines.progress import Progress, lag
+from penstock.spark.pipelines.running import Stop, failures_told, run
+from penstock.spark.pool import borrowed
+from penstock.types import TopicPartition
+from penstock.wire.cluster import LATEST, ClusterClient
+from penstock.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
+BATCH_COLUMN: Final = "ingestBatch"
+ROWS_PER_BATCH: Final = 2_000_000
+ROWS_PER_TASK_MIN: Final = 100_000
+EVERY_S: Final = 10.0
+COMPACT_EVERY_S: Final = 600.0
+LEFTOVER_MS: Final = DAY_MS
+"""Files that no commit names are removed when they are older. No batch takes as long."""
+
+Tell = Callable[[str], None]
+
+
+class ArchiveSettings(NamedTuple):
+    topics: tuple[str, ...]
+    folder: Path
+    """Of the table, absolute."""
+    access: Mapping[str, str]
+    """Options that say how the brokers are reached, as `format("penstock")` takes them."""
+    format: str = "parquet"
+    partition_by: PartitionBy = PartitionBy.DAY
+    compression: str = "snappy"
+    checkpoint: Path | None = None
+    name: str | None = None
+    """Of the query, and of the group that shows its lag."""
+    once: bool = False
+    every_s: float = EVERY_S
+    rows_per_batch: int = ROWS_PER_BATCH
+    compact: bool = False
+
+    @property
+    def query_name(self) -> str:
+        return self.name or f"archive-{'-'.join(self.topics)}"
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        return self.checkpoint or self.folder / OURS / "checkpoints" / self.query_name
+
+    @property
+    def description(self) -> Description:
+        return Description(self.format, self.partition_by)
+
+    @property
+    def read_options(self) -> dict[str, str]:
+        return {
+            **self.access,
+            "subscribe": ",".join(self.topics),
+            "startingOffsets": "earliest",
+            "includeHeaders": "true",
+            "maxOffsetsPerTrigger": str(self.rows_per_batch),
+        }
+
+
+class ArchiveReport(NamedTuple):
+    name: str
+    topics: tuple[str, ...]
+    table: str
+    format: str
+    rows: int
+    bytes: int
+    files: int
+    batches: int
+    seconds: float
+    lag: int
+    ends: dict[str, dict[str, int]]
+    """One past the last offset that the table holds of each partition."""
+    compacted: Compacted
+    removed: int
+    checkpoint: str
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.rows / self.seconds if self.seconds else 0.0
+
+    def document(self) -> dict[str, Any]:
+        rest = {"compacted": self.compacted._asdict(), "rows_per_s": self.rows_per_s}
+        return report.document({"pipeline": "archive", **self._asdict(), **rest})
+
+    def lines(self) -> list[str]:
+        compacted = f"{self.compacted.files_before:,} files became {self.compacted.files_after:,}"
+        return report.lines(
+            {
+                "archived": ", ".join(self.topics),
+                "to": f"{self.table} ({self.format})",
+                "rows": self.rows,
+                "size": report.size_text(self.bytes),
+                "files": self.files,
+                "batches": self.batches,
+                "seconds": self.seconds,
+                "rows/s": round(self.rows_per_s),
+                "lag left": self.lag,
+                "compacted": compacted if self.compacted.files_before else None,
+                "removed": f"{self.removed:,} files of failed attempts" if self.removed else None,
+                "checkpoint": self.checkpoint,
+            }
+        )
+
+
+def check(settings: ArchiveSettings) -> None:
+    """All that can be found wrong without Spark. Makes the table and the checkpoint, if they are new."""
+    with _cluster(settings) as client:
+        partitions = _partitions(client, settings.topics)
+    make_table(settings.folder, settings.description)
+    with open_table(settings.folder) as table:
+        ends = table.ends(partitions)
+    folder = settings.checkpoint_folder
+    if ends and is_new(folder):
+        partition, end = next(iter(ends.items()))
+        raise CommandFailed(
+            f"{settings.folder} already holds {partition.topic}/{partition.partition} up to offset {end}, "
+            f"and the checkpoint {folder} is new: it would begin at the start and bring these records again. "
+            "Give --name or --checkpoint as in the run that wrote the table, or another --to"
+        )
+    claim(folder, {"pipeline": "archive", "topics": ",".join(settings.topics), "table": str(settings.folder)})
+
+
+def archive(spark: "SparkSession", settings: ArchiveSettings, stop: Stop, tell: Tell) -> ArchiveReport:
+    """Until all is archived that was there at the start (`once`), or until a stop is asked for."""
+    check(settings)
+    began = time.monotonic()
+    with failures_told():
+        sink.register(spark)
+        query = _start(spark, settings)
+        app = query.id
+    with open_table(settings.folder) as table:
+        before = table.recorded(app)
+        housekeeping = _Housekeeping(settings)
+        progress = Progress(settings.query_name)
+        run(query, progress, stop, tell, None if settings.once else housekeeping.when_due)
+        seconds = time.monotonic() - began
+        after = table.recorded(app)
+    if settings.compact:
+        housekeeping.do()
+    return _report(settings, progress, (before, after), seconds, housekeeping)
+
+
+def _start(spark: "SparkSession", settings: ArchiveSettings) -> "StreamingQuery":
+    # One partition of a large batch is read by several tasks, so that few partitions keep all cores busy.
+    # A small batch is not cut: it would be as many small files.
+    share = max(settings.rows_per_batch // spark.sparkContext.defaultParallelism, ROWS_PER_TASK_MIN)
+    stream = (
+        spark.readStream.format("penstock")
+        .options(**settings.read_options)
+        .option("maxRecordsPerPartition", str(share))
+        .load()
+        .select(*COLUMNS)
+    )
+    writer = (
+        stream.writeStream.format(sink.NAME)
+        .queryName(settings.query_name)
+        .option("checkpointLocation", str(settings.checkpoint_folder))
+        .option("path", str(settings.folder))
+        .option("lakeFormat", settings.format)
+        .option("partitionBy", settings.partition_by.value)
+        .option("batchColumn", BATCH_COLUMN)
+        .option("compression", settings.compression)
+    )
+    if settings.once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{settings.every_s} seconds").start()
+
+
+class _Housekeeping:
+    """Small files put together, and files of failed attempts removed."""
+
+    def __init__(self, settings: ArchiveSettings) -> None:
+        self._settings = settings
+        self._due = time.monotonic() + COMPACT_EVERY_S
+        self.compacted = Compacted()
+        self.removed = 0
+
+    def when_due(self) -> None:
+        if self._settings.compact and time.monotonic() >= self._due:
+            self.do()
+            self._due = time.monotonic() + COMPACT_EVERY_S
+
+    def do(self) -> None:
+        with open_table(self._settings.folder) as table:
+            before, after = table.compact(TARGET_BYTES)
+            self.removed += len(table.vacuum(older_than_ms=time.time_ns() // 1_000_000 - LEFTOVER_MS))
+        done = self.compacted
+        self.compacted = Compacted(done.files_before + before, done.files_after + after)
+
+
+def _report(
+    settings: ArchiveSettings,
+    progress: Progress,
+    recorded: tuple[Recorded, Recorded],
+    seconds: float,
+    housekeeping: _Housekeeping,
+) -> ArchiveReport:
+    before, after = recorded
+    with _cluster(settings) as client, open_table(settings.folder) as table:
+        partitions = _partitions(client, settings.topics)
+        found = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=False)
+        ends = dict(table.ends(partitions))
+    # The source may be further than the table: marks of transactions have offsets and are no rows.
+    read = progress.last.ends if progress.last is not None else {}
+    reached = {each: max(ends.get(each, 0), read.get(each, 0)) for each in partitions}
+    return ArchiveReport(
+        name=settings.query_name,
+        topics=settings.topics,
+        table=str(settings.folder),
+        format=settings.format,
+        rows=after.rows - before.rows,
+        bytes=after.bytes - before.bytes,
+        files=after.files - before.files,
+        batches=progress.batches,
+        seconds=seconds,
+        lag=lag({partition: offset for partition, (offset, _) in found.items()}, reached),
+        ends=to_document(ends),
+        compacted=housekeeping.compacted,
+        removed=housekeeping.removed,
+        checkpoint=str(settings.checkpoint_folder),
+    )
+
+
+@contextmanager
+def _cluster(settings: ArchiveSettings) -> Iterator[ClusterClient]:
+    """What the cluster cannot do is told as a sentence."""
+    try:
+        with borrowed(client_settings(stream_read_settings(settings.read_options).access)) as client:
+            yield client
+    except WireError as problem:
+        raise CommandFailed(str(problem)) from problem
+
+
+def _partitions(client: ClusterClient, topics: Sequence[str]) -> list[TopicPartition]:
+    found = client.topics(topics)
+    if missing := [topic for topic in topics if topic not in found]:
+        raise CommandFailed(
+            f"there is no topic {missing[0]}: `penstock topic list` shows those there are, "
+            f"`penstock topic create {missing[0]}` makes it"
+        )
+    return [TopicPartition(topic, number) for topic in topics for number in range(found[topic].partitions)]

@@ -1,0 +1,125 @@
+"""What an audit found, what of it is a violation, and how it is told. Pure.
+
+Kinds of violations:
+
+    lost         a record of the topic is not where it must be by now
+    duplicated   it is there more than once
+    different    it is there with another key, value, time or other headers
+    order        records of a key are in another order, or rows of a file are
+    files        files of the table are missing, or lie beside it where readers of the folder see them
+    unknown      nobody can say: the topic no longer has it, or a record has no id      (with --strict)
+    behind       the last records of the topic are not there yet                        (with --complete)
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from penstock.spark.lake.table import Span
+from penstock.spark.pipelines import report
+
+KINDS: Final = ("lost", "duplicated", "different", "order", "files", "unknown", "behind")
+ONLY_IF_ASKED: Final = ("unknown", "behind")
+EXAMPLES_MAX: Final = 5
+
+
+class Finding(NamedTuple):
+    """Of one kind, in one place."""
+
+    kind: str
+    where: str
+    number: int
+    what: str
+    """In words, after the number."""
+    examples: tuple[str, ...] = ()
+
+    def line(self) -> str:
+        rest = self.number - len(self.examples)
+        more = f", and {rest:,} more" if self.examples and rest > 0 and self.kind != "lost" else ""
+        examples = f" ({'; '.join(self.examples)}{more})" if self.examples else ""
+        return f"{self.where}: {self.number:,} {self.what}{examples}"
+
+
+class AuditReport(NamedTuple):
+    checked: dict[str, int]
+    """What was looked at, in rows or records."""
+    findings: tuple[Finding, ...]
+    counting: frozenset[str]
+    """Kinds that are violations in this audit."""
+    seconds: float
+
+    @property
+    def violations(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.kind in self.counting and finding.number]
+
+    @property
+    def notes(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.kind not in self.counting and finding.number]
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.violations
+
+    def total(self, kind: str) -> int:
+        return sum(finding.number for finding in self.findings if finding.kind == kind)
+
+    def document(self) -> dict[str, Any]:
+        return report.document(
+            {
+                "pipeline": "audit",
+                "clean": self.is_clean,
+                "checked": self.checked,
+                **{kind: self.total(kind) for kind in KINDS},
+                "violations": [finding._asdict() for finding in self.violations],
+                "notes": [finding._asdict() for finding in self.notes],
+                "seconds": self.seconds,
+            }
+        )
+
+    def lines(self) -> list[str]:
+        kinds = {finding.kind for finding in self.violations}
+        verdict = (
+            "clean" if self.is_clean else f"{len(kinds)} kinds of violations: {', '.join(sorted(kinds))}"
+        )
+        told = [f"VIOLATION  {finding.kind}: {finding.line()}" for finding in self.violations]
+        told += [f"note       {finding.line()}" for finding in self.notes]
+        facts = {f"checked {name}": count for name, count in self.checked.items()}
+        return [*told, *report.lines({**facts, "seconds": self.seconds, "verdict": verdict})]
+
+
+def counting(*, strict: bool, complete: bool, ignored: Iterable[str]) -> frozenset[str]:
+    wanted = set(KINDS) - set(ONLY_IF_ASKED)
+    wanted |= {"unknown"} if strict else set()
+    wanted |= {"behind"} if complete else set()
+    return frozenset(wanted - set(ignored))
+
+
+def spans_text(spans: Sequence[Span], *, is_all: bool) -> tuple[str, ...]:
+    """Offsets that go on from one another as one range, the first few of them."""
+    joined: list[Span] = []
+    for span in sorted(spans):
+        if joined and joined[-1].end >= span.start:
+            joined[-1] = Span(joined[-1].start, max(joined[-1].end, span.end))
+        else:
+            joined.append(span)
+    shown = [_span_text(span) for span in joined[:EXAMPLES_MAX]]
+    if len(joined) > EXAMPLES_MAX or not is_all:
+        shown.append("and others")
+    return tuple(shown)
+
+
+def _span_text(span: Span) -> str:
+    last = span.end - 1
+    return f"offset {span.start}" if span.start == last else f"offsets {span.start} to {last}"
+
+
+def id_text(parts: Sequence[bytes]) -> str:
+    """For people: text where it is text."""
+    return " ".join(_text(part) for part in parts)
+
+
+def _text(part: bytes) -> str:
+    try:
+        text = bytes(part).decode()
+    except UnicodeDecodeError:
+        return f"0x{bytes(part).hex()}"
+    return text if text.isprintable() else ascii(text)

@@ -1,0 +1,33 @@
+"""What pipelines ask the cluster before they start Spark, with refusals as sentences."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from penstock.errors import CommandFailed
+from penstock.spark.access import client_settings
+from penstock.spark.options import write_settings
+from penstock.spark.pool import borrowed
+from penstock.types import TopicPartition
+from penstock.wire.cluster import ClusterClient
+from penstock.wire.errors import WireError
+
+
+@contextmanager
+def cluster(access: Mapping[str, str]) -> Iterator[ClusterClient]:
+    """A client by the options that say how brokers are reached."""
+    try:
+        with borrowed(client_settings(write_settings(access).access)) as client:
+            yield client
+    except WireError as problem:
+        raise CommandFailed(str(problem)) from problem
+
+
+def partitions_of(client: ClusterClient, topics: Sequence[str]) -> list[TopicPartition]:
+    """CommandFailed for a topic that is not there."""
+    found = client.topics(topics)
+    if missing := [topic for topic in topics if topic not in found]:
+        raise CommandFailed(
+            f"there is no topic {missing[0]}: `penstock topic list` shows those there are, "
+            f"`penstock topic create {missing[0]}` makes it"
+        )
+    return [TopicPartition(topic, number) for topic in topics for number in range(found[topic].partitions)]

@@ -1,0 +1,164 @@
+"""enrich: each row gets what a reference table knows about it.
+
+The reference is read once, kept by Spark, and read again when it is older than `refresh_s`.
+
+Rule 1: a row of the reference must be the only one with its key, or rows would multiply without a word. It
+        is checked whenever the table is read.
+Rule 2: the columns are settled at the start. A reference that has lost one of them is an error.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+
+from penstock.errors import CommandFailed
+from penstock.spark.payload.dead_letters import COLUMN
+from penstock.spark.pipelines.etl.database import connect
+from penstock.spark.pipelines.etl.database_source import batch_of
+from penstock.spark.pipelines.etl.rows import columns_of, json_of, letter_of
+from penstock.spark.pipelines.etl.spec import Enrich, Reference, Spec, without_password
+from penstock.spark.pipelines.running import reason
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FOUND = "_found"
+
+
+class References:
+    """The reference table as it is now, or was not long ago."""
+
+    def __init__(self, spark: "SparkSession", spec: Spec) -> None:
+        assert spec.enrich is not None, "the stage is there"
+        self._spark = spark
+        self._spec = spec
+        self._enrich: Enrich = spec.enrich
+        self._kept: DataFrame | None = None
+        self._read_at = 0.0
+        self.columns = self._read(self._enrich.on).columns
+
+    def joined(self, rows: "DataFrame") -> "DataFrame":
+        """Rows with the columns of the reference, and `deadLetter` if some may be bad."""
+        from pyspark.sql import functions as f
+
+        missing, on = self._enrich.missing, list(self._enrich.on)
+        self._check(rows)
+        reference = self._current().withColumn(_FOUND, f.lit(True))
+        joined = rows.join(f.broadcast(reference), on, "left")
+        is_bad = joined[COLUMN].isNotNull() if COLUMN in rows.columns else f.lit(False)
+        if missing == "drop":
+            joined = joined.where(is_bad | f.col(_FOUND))
+        elif missing == "dead":
+            joined = self._with_letters(joined, rows)
+        return joined.drop(_FOUND)
+
+    def _with_letters(self, joined: "DataFrame", rows: "DataFrame") -> "DataFrame":
+        from pyspark.sql import functions as f
+
+        named = f.concat_ws(
+            ", ",
+            *(
+                f.concat(f.lit(f"{name} "), f.coalesce(f.col(name).cast("string"), f.lit("null")))
+                for name in self._enrich.on
+            ),
+        )
+        nothing_found = f.when(
+            f.col(_FOUND).isNull(), f.concat(f.lit("the reference has nothing for "), named)
+        )
+        value = f.when(
+            f.col(_FOUND).isNull(),
+            json_of(joined.select(*(c for c in rows.columns if c not in (COLUMN, "_record")))),
+        )
+        letter = letter_of(
+            nothing_found, "enrich", self._spec.dead_letters, f.lit(None).cast("binary"), value, {}
+        )
+        given = f.col(COLUMN) if COLUMN in rows.columns else f.lit(None)
+        return joined.withColumn(COLUMN, f.coalesce(given, letter))
+
+    def _check(self, rows: "DataFrame") -> None:
+        where = f"{self._spec.file}: [enrich]"
+        for name in self._enrich.on:
+            if name not in rows.columns:
+                shown = ", ".join(column for column in rows.columns if column != COLUMN)
+                raise CommandFailed(f"{where} on: rows have no column {name}; they have {shown}")
+        added = [name for name in self.columns if name not in self._enrich.on]
+        if both := [name for name in added if name in rows.columns]:
+            raise CommandFailed(
+                f"{where}: both rows and the reference have a column {both[0]}: rename it in [transform]"
+            )
+
+    def _current(self) -> "DataFrame":
+        if self._kept is None or time.monotonic() - self._read_at >= self._enrich.refresh_s:
+            fresh = self._read(self.columns).select(*self.columns).persist()
+            self._check_unique(fresh)
+            if self._kept is not None:
+                self._kept.unpersist()
+            self._kept, self._read_at = fresh, time.monotonic()
+        return self._kept
+
+    def _check_unique(self, table: "DataFrame") -> None:
+        on = list(self._enrich.on)
+        twice = table.groupBy(*on).count().where("count > 1").limit(1).collect()
+        if twice:
+            named = ", ".join(f"{name} {twice[0][name]}" for name in on)
+            raise CommandFailed(
+                f"the reference {self._place} has {twice[0]['count']} rows for {named}: rows would multiply. "
+                "Make it have one, or give on = more columns"
+            )
+
+    def _read(self, wanted: Sequence[str]) -> "DataFrame":
+        try:
+            table = read_reference(self._spark, self._enrich.reference)
+        except PySparkException as problem:
+            raise CommandFailed(f"cannot read the reference {self._place}: {reason(problem)}") from problem
+        if lost := [name for name in wanted if name not in table.columns]:
+            raise CommandFailed(
+                f"the reference {self._place} has no column {lost[0]}; it has {', '.join(table.columns)}"
+            )
+        return table
+
+    @property
+    def _place(self) -> str:
+        reference = self._enrich.reference
+        if reference.table is None:
+            return reference.place
+        return f"{without_password(reference.place)}, table {reference.table}"
+
+
+def read_reference(spark: "SparkSession", reference: Reference) -> "DataFrame":
+    match reference.format:
+        case "database":
+            return _of_database(spark, reference)
+        case "delta":
+            from deltalake import DeltaTable
+            from deltalake.exceptions import DeltaError, TableNotFoundError
+
+            try:
+                return spark.createDataFrame(DeltaTable(reference.place).to_pyarrow_table())
+            except (TableNotFoundError, DeltaError) as problem:
+                raise CommandFailed(f"cannot read the Delta table {reference.place}: {problem}") from problem
+        case form:
+            options = {"header": "true", **({} if reference.schema else {"inferSchema": "true"})}
+            reader = spark.read.format(form).options(**(options if form == "csv" else {}))
+            reader = reader.options(**reference.options)
+            return (reader.schema(reference.schema) if reference.schema else reader).load(reference.place)
+
+
+def _of_database(spark: "SparkSession", reference: Reference) -> "DataFrame":
+    import pyarrow as pa
+
+    assert reference.table is not None, "a database has tables"
+    database = connect(reference.place)
+    try:
+        fields = database.fields(reference.table)
+        ddl = reference.schema or ", ".join(f"`{field.name}` {field.type}" for field in fields)
+        schema = columns_of(ddl)
+        chunks: list[Any] = [
+            batch_of(rows, schema, "")
+            for rows in database.rows(reference.table, schema.fieldNames(), None, None)
+        ]
+    finally:
+        database.close()
+    return spark.createDataFrame(pa.Table.from_batches(chunks or [batch_of([], schema, "")]))

@@ -1,0 +1,137 @@
+"""extract: rows from files, a table or a topic.
+
+Each way gives a stream of rows with their columns and `deadLetter`, which is null in good rows.
+
+Rule: columns are known before the first row is read: the spec says them, or the database does. So every
+      later stage knows its own without waiting for rows.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import CommandFailed
+from penstock.spark.payload.dead_letters import COLUMN
+from penstock.spark.payload.payload import Payload
+from penstock.spark.pipelines.etl import database_source
+from penstock.spark.pipelines.etl.database import connect
+from penstock.spark.pipelines.etl.rows import CORRUPT, columns_of, letter_of
+from penstock.spark.pipelines.etl.spec import FromDatabase, FromFiles, FromTopic, Spec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+FILE_HEADER: Final = "penstock-source-file"
+_FILE_OPTIONS: Final = {
+    # A file whose header names other columns, or the same in another order, is refused and not misread.
+    "csv": {"header": "true", "enforceSchema": "false"},
+    "json": {},
+    "parquet": {},
+}
+
+
+def check_source(spec: Spec) -> None:
+    """What can be found wrong without Spark. Makes the folder of files if it is not there."""
+    match spec.extract:
+        case FromFiles(path):
+            folder = Path(path)
+            if folder.exists() and not folder.is_dir():
+                raise CommandFailed(f"{folder} is a file: name the folder that files are put into")
+            folder.mkdir(parents=True, exist_ok=True)
+        case FromDatabase() as source:
+            _table_ddl(source)
+        case FromTopic():
+            pass  # whoever asks the cluster finds out
+
+
+def source_schema(spec: Spec) -> "StructType":
+    """The columns of rows, without the dead letter."""
+    from pyspark.sql.types import StructType
+
+    match spec.extract:
+        case FromFiles(_, _, schema):
+            return columns_of(schema)
+        case FromDatabase() as source:
+            return columns_of(_table_ddl(source))
+        case FromTopic() as source:
+            payload = Payload.from_options(payload_options(source, spec.dead_letters))
+            assert payload is not None, "the format is not raw"
+            return StructType([field for field in payload.fields() if field.name != COLUMN])
+
+
+def _table_ddl(source: FromDatabase) -> str:
+    database = connect(source.url)
+    try:
+        fields = database.fields(source.table)
+    finally:
+        database.close()
+    known = [field.name for field in fields]
+    if source.column not in known:
+        raise CommandFailed(
+            f"the table {source.table} has no column {source.column} to read it by; it has {', '.join(known)}"
+        )
+    return source.schema or ", ".join(f"`{field.name}` {field.type}" for field in fields)
+
+
+def payload_options(source: FromTopic, dead_topic: str) -> dict[str, str]:
+    options = {
+        "valueFormat": source.format,
+        "valueSchema": source.schema,
+        "badRows": "deadletter",
+        "deadLetterTopic": dead_topic,
+    }
+    return options if source.message is None else options | {"valueMessage": source.message}
+
+
+def extracted(
+    spark: "SparkSession", spec: Spec, access: Mapping[str, str], rows_per_batch: int
+) -> "DataFrame":
+    match spec.extract:
+        case FromFiles() as files:
+            return _from_files(spark, files, spec.dead_letters)
+        case FromDatabase() as source:
+            database_source.register(spark)
+            return (
+                spark.readStream.format(database_source.NAME)
+                .schema(database_source.with_letters(source_schema(spec)))
+                .option("url", source.url)
+                .option("table", source.table)
+                .option("column", source.column)
+                .option("rowsPerBatch", str(rows_per_batch))
+                .option("deadTopic", spec.dead_letters)
+                .load()
+            )
+        case FromTopic() as topic:
+            rows = (
+                spark.readStream.format("penstock")
+                .options(**access, **payload_options(topic, spec.dead_letters))
+                .option("subscribe", topic.topic)
+                .option("startingOffsets", "earliest")
+                .option("maxOffsetsPerTrigger", str(rows_per_batch))
+                .load()
+            )
+            return rows.select(*source_schema(spec).fieldNames(), COLUMN)
+
+
+def _from_files(spark: "SparkSession", files: FromFiles, dead_topic: str) -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    schema = columns_of(files.schema)
+    names = schema.fieldNames()
+    can_be_corrupt = files.format != "parquet"
+    rows = (
+        spark.readStream.format(files.format)
+        .schema(schema.add(CORRUPT, "string") if can_be_corrupt else schema)
+        .options(**{**_FILE_OPTIONS[files.format], **files.options})
+        .option("columnNameOfCorruptRecord", CORRUPT)
+        .option("maxFilesPerTrigger", str(files.files_per_batch))
+        .load(files.path)
+    )
+    corrupt = f.col(CORRUPT) if can_be_corrupt else f.lit(None).cast("string")
+    reason = f.when(
+        corrupt.isNotNull(), f.lit(f"the line is not a row of {columns_of(files.schema).simpleString()}")
+    )
+    source = {FILE_HEADER: f.col("_metadata.file_path")}
+    letter = letter_of(reason, "extract", dead_topic, f.lit(None).cast("binary"), corrupt, source)
+    return rows.select(*names, letter.alias(COLUMN))

@@ -1,0 +1,109 @@
+"""load: rows to a lake, to PostgreSQL or to a topic.
+
+The lake and PostgreSQL take each batch once, by its number and in one step with it. A topic takes rows as
+those between stages do (`stage_topic.py`).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import BinaryType
+
+from penstock.errors import CommandFailed
+from penstock.spark.lake import sink
+from penstock.spark.lake.description import Description, make_table, open_table
+from penstock.spark.lake.files import OFFSET_COLUMNS
+from penstock.spark.payload.dead_letters import COLUMN
+from penstock.spark.pipelines.checkpoint import is_new
+from penstock.spark.pipelines.etl import postgres, postgres_sink
+from penstock.spark.pipelines.etl.postgres import Target
+from penstock.spark.pipelines.etl.rows import diverted, json_of, letter_of
+from penstock.spark.pipelines.etl.spec import Spec, ToLake, ToPostgres
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
+
+
+def check_target(spec: Spec, checkpoint: Path) -> None:
+    """What can be found wrong without Spark. Makes a table of the lake if it is new."""
+    match spec.load:
+        case ToLake(form, folder, by, time_column):
+            make_table(folder, Description(form, by, time_column))
+            with open_table(folder) as table:
+                if table.files() and is_new(checkpoint):
+                    raise CommandFailed(
+                        f"{folder} holds rows, and the checkpoint {checkpoint} is new: all rows would be "
+                        "loaded again. Use the checkpoint that belongs to the table, or another path"
+                    )
+        case ToPostgres(url):
+            postgres.connection(url).close()
+
+
+def lake_writer(rows: "DataFrame", target: ToLake, access: Mapping[str, str]) -> "DataStreamWriter":
+    columns = [name for name in rows.columns if name not in (COLUMN, "_record")]
+    if set(OFFSET_COLUMNS) <= set(columns):
+        raise CommandFailed(
+            f"rows have the columns {', '.join(OFFSET_COLUMNS)}, by which a table knows records of topics: "
+            "rename one in [transform]"
+        )
+    sink.register(rows.sparkSession)
+    good = diverted(rows.drop("_record"), access)
+    return (
+        good.writeStream.format(sink.NAME)
+        .option("path", str(target.folder))
+        .option("lakeFormat", target.format)
+        .option("partitionBy", target.partition_by.value)
+        .option("timestampColumn", target.time_column)
+    )
+
+
+def postgres_writer(
+    rows: "DataFrame", schema: "StructType", spec: Spec, access: Mapping[str, str]
+) -> "DataStreamWriter":
+    from pyspark.sql import functions as f
+
+    to = spec.load
+    assert isinstance(to, ToPostgres), "it is asked for such"
+    topic = spec.input_topic("load")
+    assert topic is not None, "load is never the first stage"
+    target = Target(to.url, to.table, tuple(schema.fieldNames()), to.key, topic)
+    if unknown := [name for name in to.key if name not in target.columns]:
+        raise CommandFailed(
+            f"{spec.file}: [load] key: rows have no column {unknown[0]}; "
+            f"they have {', '.join(target.columns)}"
+        )
+    postgres.prepare(target, schema)
+    postgres_sink.register(rows.sparkSession)
+    good = diverted(_without_null_keys(rows, target, spec), access)
+    # PostgreSQL reads bytes as hexadecimal digits, and JSON of Spark's has them otherwise.
+    values = good.select(
+        *(
+            f.concat(f.lit("\\x"), f.hex(field.name)).alias(field.name)
+            if isinstance(field.dataType, BinaryType)
+            else f.col(f"`{field.name}`")
+            for field in schema
+        ),
+        "_record",
+    )
+    value = json_of(values.drop("_record")).alias("value")
+    return (
+        values.select(f.col("_record.partition"), f.col("_record.offset"), value)
+        .writeStream.format(postgres_sink.NAME)
+        .options(**postgres_sink.options_of(target, access, spec.dead_letters))
+    )
+
+
+def _without_null_keys(rows: "DataFrame", target: Target, spec: Spec) -> "DataFrame":
+    """Rows are told apart by their keys, so each must have one."""
+    from pyspark.sql import functions as f
+
+    if not target.key:
+        return rows
+    named = f.concat_ws(", ", *(f.when(rows[name].isNull(), f.lit(name)) for name in target.key))
+    reason = f.when(named != "", f.concat(f.lit("the key is null: "), named))
+    value = json_of(rows.drop("_record"))
+    letter = letter_of(reason, "load", spec.dead_letters, f.lit(None).cast("binary"), value, {})
+    return rows.withColumn(COLUMN, f.coalesce(COLUMN, letter))

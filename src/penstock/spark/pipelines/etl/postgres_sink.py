@@ -1,0 +1,112 @@
+"""`format("penstock-postgres")`: a streaming sink that a table of PostgreSQL takes each batch of once.
+
+Tasks stage, the driver commits (`postgres.py`). Rows come as JSON in the column `value`, with `partition` and
+`offset` of the record they are from.
+"""
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from penstock.spark.lake.sink import QUERY_ID
+from penstock.spark.options import write_settings
+from penstock.spark.payload import dead_letters
+from penstock.spark.payload.dead_letters import ERROR_HEADER, OFFSET_HEADER, PARTITION_HEADER, TOPIC_HEADER
+from penstock.spark.pipelines.etl import postgres
+from penstock.spark.pipelines.etl.postgres import Refused, Staged, StagedRow, Target
+from penstock.spark.pipelines.etl.rows import STAGE_HEADER
+from penstock.spark.sink import write_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME: Final = "penstock-postgres"
+
+
+def register(spark: "SparkSession") -> None:
+    spark.dataSource.register(PostgresSink)
+
+
+def options_of(target: Target, access: Mapping[str, str], dead_topic: str) -> dict[str, str]:
+    """As text, which all options are."""
+    return {
+        "url": target.url,
+        "target": json.dumps(target._replace(url="")),
+        "access": json.dumps(dict(access)),
+        "deadTopic": dead_topic,
+    }
+
+
+class PostgresSink(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "PostgresWriter":
+        return PostgresWriter(self.options)
+
+
+class Told(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    def __init__(self, query: str, staged: Staged) -> None:
+        self.query = query
+        self.staged = staged
+
+
+class PostgresWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        _, table, columns, key, topic = json.loads(options["target"])
+        self._target = Target(options["url"], table, tuple(columns), tuple(key), topic)
+        self._access: dict[str, str] = json.loads(options["access"])
+        self._dead_topic = options["deadTopic"]
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Told:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "Spark calls this within a task"
+        query = context.getLocalProperty(QUERY_ID)
+        assert query, "a streaming query has an id"
+        return Told(query, postgres.stage(self._target, uuid.uuid4().hex, _staged_rows(iterator)))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        told = [message for message in messages if isinstance(message, Told)]
+        staged = [message.staged for message in told if message.staged.rows]
+        if staged:
+            postgres.commit(self._target, told[0].query, batchId, staged, self._bury)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What is staged is nobody's, and gone with the next commit."""
+
+    def _bury(self, refused: Sequence[Refused]) -> None:
+        letters = [self._letter(each) for each in refused]
+        batch = pa.RecordBatch.from_pylist(letters, schema=to_arrow_schema(dead_letters.TYPE, timezone="UTC"))
+        write_rows(write_settings(self._access), iter([batch]))
+
+    def _letter(self, refused: Refused) -> dict[str, Any]:
+        said = {
+            ERROR_HEADER: refused.reason,
+            STAGE_HEADER: "load",
+            TOPIC_HEADER: self._target.topic,
+            PARTITION_HEADER: str(refused.row.partition),
+            OFFSET_HEADER: str(refused.row.offset),
+        }
+        return {
+            "topic": self._dead_topic,
+            "key": None,
+            "value": refused.row.row.encode(),
+            "headers": [{"key": key, "value": text.encode()} for key, text in said.items()],
+        }
+
+
+def _staged_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[StagedRow]:
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in ("partition", "offset", "value"))
+        yield from map(StagedRow, *columns)

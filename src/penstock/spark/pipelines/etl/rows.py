@@ -1,0 +1,131 @@
+"""Rows as records of a stage's topic, and back; and those that cannot be read, on a way of their own.
+
+A record's value is its row as JSON, written and read by Spark itself. A row that is bad has a column
+`deadLetter` that is not null (payload/dead_letters.py): it travels with the others until it is written. Where
+it cannot travel, as through a function of the user's, `diverted` writes it and takes it out.
+
+Rule: dead letters are written at least once. Headers tell which are the same.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from penstock.spark.options import WriteSettings, write_settings
+from penstock.spark.payload import dead_letters
+from penstock.spark.payload.ddl import parse_ddl
+from penstock.spark.payload.dead_letters import (
+    COLUMN,
+    ERROR_HEADER,
+    OFFSET_HEADER,
+    PARTITION_HEADER,
+    TOPIC_HEADER,
+)
+from penstock.spark.payload.schema_files import SchemaFile
+from penstock.spark.payload.shapes import nullable_field
+from penstock.spark.sink import write_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+CORRUPT: Final = "_corrupt"
+STAGE_HEADER: Final = "penstock-stage"
+_TIME_FORMAT: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+_WRITING: Final = {"timestampFormat": f"{_TIME_FORMAT}XXX", "timestampNTZFormat": _TIME_FORMAT}
+_READING: Final = {**_WRITING, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+
+
+def json_of(rows: "DataFrame") -> "Column":
+    """All columns but the dead letter, as one value."""
+    from pyspark.sql import functions as f
+
+    values = [rows[f"`{name}`"] for name in rows.columns if name != COLUMN]
+    return f.to_json(f.struct(*values), _WRITING)
+
+
+def columns_of(ddl: str) -> "StructType":
+    """All of which may be null. ConfigError if it is not understood."""
+    from pyspark.sql.types import StructType
+
+    return StructType([nullable_field(field) for field in parse_ddl(SchemaFile("of columns", ddl.encode()))])
+
+
+def parsed(records: "DataFrame", schema: "StructType", stage: str, dead_topic: str) -> "DataFrame":
+    """The columns of `schema` and `deadLetter`; with `partition` and `offset` of the record in `_record`."""
+    from pyspark.sql import functions as f
+
+    with_corrupt = schema.add(CORRUPT, "string") if CORRUPT not in schema.fieldNames() else schema
+    row = f.from_json(f.col("value").cast("string"), with_corrupt, _READING)
+    read = records.withColumn("_row", row)
+    reason = (
+        f.when(f.col("value").isNull(), f.lit("the record has no value"))
+        .when(f.col("_row").isNull(), f.lit("the value is no JSON object"))
+        .when(
+            f.col(f"_row.{CORRUPT}").isNotNull(),
+            f.lit(f"the value is not a row of {schema.simpleString()}"),
+        )
+    )
+    source = {
+        TOPIC_HEADER: f.col("topic"),
+        PARTITION_HEADER: f.col("partition"),
+        OFFSET_HEADER: f.col("offset"),
+    }
+    letter = letter_of(reason, stage, dead_topic, f.col("key"), f.col("value"), source)
+    fields = [f.col(f"_row.`{name}`").alias(name) for name in schema.fieldNames() if name != CORRUPT]
+    place = f.struct("partition", "offset").alias("_record")
+    return read.select(*fields, letter.alias(COLUMN), place)
+
+
+def letter_of(
+    reason: "Column",
+    stage: str,
+    dead_topic: str,
+    key: "Column",
+    value: "Column",
+    source: "Mapping[str, Column]",
+) -> "Column":
+    """A dead letter where there is a reason, null where there is none."""
+    from pyspark.sql import functions as f
+
+    said = {ERROR_HEADER: reason, STAGE_HEADER: f.lit(stage), **source}
+    headers = [
+        f.struct(f.lit(name).alias("key"), text.cast("string").cast("binary").alias("value"))
+        for name, text in said.items()
+    ]
+    letter = f.struct(
+        f.lit(dead_topic).alias("topic"),
+        key.cast("binary").alias("key"),
+        value.cast("binary").alias("value"),
+        f.array(*headers).alias("headers"),
+    )
+    return f.when(reason.isNotNull(), letter).cast(dead_letters.TYPE)
+
+
+def diverted(rows: "DataFrame", access: Mapping[str, str]) -> "DataFrame":
+    """The good ones. A task that comes by a dead letter writes it."""
+    from pyspark.sql.types import StructType
+
+    good = StructType([field for field in rows.schema if field.name != COLUMN])
+    return rows.mapInArrow(Diversion(write_settings(dict(access))), good)
+
+
+class Diversion:
+    """What a task does. Sent to executors by pickle."""
+
+    def __init__(self, settings: WriteSettings) -> None:
+        self._settings = settings
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            place = batch.schema.get_field_index(COLUMN)
+            letters = batch.column(place)
+            if letters.null_count < len(letters):
+                write_rows(self._settings, iter([_records(letters.drop_null())]))
+                batch = batch.filter(letters.is_null())
+            yield batch.remove_column(place)
+
+
+def _records(letters: pa.StructArray) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(letters.flatten(), [field.name for field in letters.type])

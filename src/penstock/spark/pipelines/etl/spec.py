@@ -1,0 +1,145 @@
+"""What a file says about the stages of an etl, checked and typed.
+
+Plain values: which stages there are, what each reads and writes, under which names.
+"""
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from penstock.spark.lake.partitioning import PartitionBy
+
+STAGES: Final = ("extract", "transform", "enrich", "load")
+
+
+class FromFiles(NamedTuple):
+    path: str
+    format: str
+    schema: str
+    options: dict[str, str]
+    files_per_batch: int
+
+
+class FromDatabase(NamedTuple):
+    url: str
+    table: str
+    column: str
+    """Grows with every new row: only rows beyond the last value seen are read."""
+    schema: str | None
+
+
+class FromTopic(NamedTuple):
+    topic: str
+    format: str
+    schema: str
+    message: str | None
+
+
+Extract = FromFiles | FromDatabase | FromTopic
+
+
+class Sql(NamedTuple):
+    text: str
+
+
+class PythonFunction(NamedTuple):
+    file: Path | None
+    """None if it is a module that Python finds by itself."""
+    module: str
+    function: str
+
+
+Transform = Sql | PythonFunction
+
+
+class Reference(NamedTuple):
+    """A table to look things up in."""
+
+    format: str
+    place: str
+    """A path, or the address of a database."""
+    table: str | None
+    schema: str | None
+    options: dict[str, str]
+
+
+class Enrich(NamedTuple):
+    reference: Reference
+    on: tuple[str, ...]
+    missing: str
+    """What becomes of a row that the reference has nothing for: keep, drop, dead."""
+    refresh_s: float
+
+
+class ToLake(NamedTuple):
+    format: str
+    folder: Path
+    partition_by: PartitionBy
+    time_column: str
+
+
+class ToPostgres(NamedTuple):
+    url: str
+    table: str
+    key: tuple[str, ...]
+    """Rows with the same key replace each other. Empty: every row is one more."""
+
+
+class ToTopic(NamedTuple):
+    topic: str
+
+
+Load = ToLake | ToPostgres | ToTopic
+
+
+class Spec(NamedTuple):
+    file: Path
+    name: str
+    key: str | None
+    """The column whose value is the key of records between stages."""
+    partitions: int
+    dead_letters: str
+    checkpoint: Path
+    extract: Extract
+    transform: Transform | None
+    enrich: Enrich | None
+    load: Load
+    topics: dict[str, str]
+    """What each stage but the last writes to, in the order of stages."""
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        return (*self.topics, "load")
+
+    def query_name(self, stage: str) -> str:
+        return f"{self.name}-{stage}"
+
+    def input_topic(self, stage: str) -> str | None:
+        """None for the first stage, which reads what the file says."""
+        before = self.stages[: self.stages.index(stage)]
+        return self.topics[before[-1]] if before else None
+
+    def described(self, stage: str) -> dict[str, str]:
+        """Whose checkpoint it is: what must not change while it is used."""
+        reads = self.input_topic(stage) or place_of(self.extract)
+        writes = self.topics.get(stage) or place_of(self.load)
+        return {"pipeline": "etl", "stage": stage, "from": reads, "to": writes}
+
+
+def place_of(end: Extract | Load) -> str:
+    match end:
+        case FromFiles(path):
+            return path
+        case FromDatabase(url, table) | ToPostgres(url, table):
+            return f"{without_password(url)}, table {table}"
+        case FromTopic(topic) | ToTopic(topic):
+            return f"topic {topic}"
+        case ToLake(_, folder):
+            return str(folder)
+
+
+def without_password(url: str) -> str:
+    """For messages and notes."""
+    scheme, separator, rest = url.partition("://")
+    credentials, at, place = rest.rpartition("@")
+    shown = f"{credentials.partition(':')[0]}@" if at else ""
+    return f"{scheme}{separator}{shown}{place.partition('?')[0]}"

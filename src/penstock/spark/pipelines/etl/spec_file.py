@@ -1,0 +1,370 @@
+"""From a TOML file to a spec, or to a sentence that names the line, the key and the remedy.
+
+Strategy: a `Section` is one table of the file. Each key is asked for with what it may be; what nobody
+asked for is unknown and refused, with the name that is near it.
+
+Rule 1: relative paths are below the folder of the file, wherever the command is run.
+Rule 2: `${NAME}` in an address stands for a variable of the environment, so that passwords stay out of
+        the file.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.errors import CommandFailed, ConfigError
+from penstock.spark.lake.partitioning import PartitionBy
+from penstock.spark.pipelines.etl.places import line_of
+from penstock.spark.pipelines.etl.rows import columns_of
+from penstock.spark.pipelines.etl.spec import (
+    Enrich,
+    Extract,
+    FromDatabase,
+    FromFiles,
+    FromTopic,
+    Load,
+    PythonFunction,
+    Reference,
+    Spec,
+    Sql,
+    ToLake,
+    ToPostgres,
+    ToTopic,
+    Transform,
+)
+
+_NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,200}", re.ASCII)
+_VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
+_KINDS: Final = {str: "text in quotes", int: "a whole number", float: "a number", dict: "a table"}
+_FILE_FORMATS: Final = ("csv", "json", "parquet")
+_SCHEMES: Final = ("postgresql://", "postgres://", "sqlite:///")
+
+
+class SpecWrong(CommandFailed):
+    """The message begins with the file and the line."""
+
+
+class Section:
+    """One table of the file, of which every key is asked for once."""
+
+    def __init__(self, file: Path, text: str, table: str, values: Mapping[str, Any]) -> None:
+        self.file = file
+        self._text = text
+        self._table = table
+        self._values = values
+        self._known: list[str] = []
+
+    def wrong(self, key: str | None, problem: str) -> SpecWrong:
+        line = line_of(self._text, self._table, key)
+        place = f"{self.file}, line {line}" if line is not None else str(self.file)
+        named = " ".join(filter(None, [self._table and f"[{self._table}]", key]))
+        return SpecWrong(f"{place}: {named}: {problem}" if named else f"{place}: {problem}")
+
+    def value(self, key: str, kind: type, example: str | None) -> Any:
+        """None if it is not there; `example` says that it must be."""
+        self._known.append(key)
+        found = self._values.get(key)
+        if found is None:
+            if example is not None:
+                raise self.wrong(key, f"is missing; for example: {key} = {example}")
+            return None
+        fits = isinstance(found, int | float) if kind is float else isinstance(found, kind)
+        if not fits or (isinstance(found, bool) and kind is not bool):
+            raise self.wrong(key, f"is {found!r} and must be {_KINDS[kind]}")
+        return found
+
+    def text(self, key: str, example: str) -> str:
+        found = self.optional(key, example)
+        assert found is not None, "a value that is missing was refused"
+        return found
+
+    def optional(self, key: str, example: str | None = None) -> str | None:
+        found = self.value(key, str, example)
+        if found is not None and not found.strip():
+            raise self.wrong(
+                key, f"is empty; {f'for example: {key} = {example}' if example else 'leave it out'}"
+            )
+        return found if found is None else str(found).strip()
+
+    def columns(self, key: str, example: str | None) -> str | None:
+        """As SQL declares them."""
+        found = self.optional(key, example)
+        if found is not None:
+            try:
+                columns_of(found)
+            except ConfigError as problem:
+                raise self.wrong(key, f"{problem}; for example: id bigint, name string") from problem
+        return found
+
+    def choice(self, key: str, allowed: Sequence[str], default: str | None = None) -> str:
+        self._known.append(key)
+        found = self._values.get(key, default)
+        if found is None:
+            raise self.wrong(key, f"is missing; give one of {', '.join(allowed)}")
+        if found not in allowed:
+            raise self.wrong(
+                key, f"is {found!r} and must be one of {', '.join(allowed)}{_near(found, allowed)}"
+            )
+        return str(found)
+
+    def whole(self, key: str, default: int) -> int:
+        found = self.value(key, int, None)
+        if found is not None and found < 1:
+            raise self.wrong(key, f"is {found} and must be at least 1")
+        return default if found is None else int(found)
+
+    def seconds(self, key: str, default: float) -> float:
+        found = self.value(key, float, None)
+        if found is not None and found < 0:
+            raise self.wrong(key, f"is {found} and must not be negative")
+        return default if found is None else float(found)
+
+    def names(self, key: str, example: str | None) -> tuple[str, ...]:
+        """One name, or a list of them."""
+        self._known.append(key)
+        found = self._values.get(key)
+        if found is None and example is not None:
+            raise self.wrong(key, f"is missing; for example: {key} = {example}")
+        listed = [found] if isinstance(found, str) else found or []
+        if not isinstance(listed, list) or not all(isinstance(each, str) and each for each in listed):
+            raise self.wrong(key, f"is {found!r} and must be a name or a list of names")
+        return tuple(listed)
+
+    def topic(self, key: str, default: str | None) -> str:
+        found = self.optional(key) if default is not None else self.text(key, '"orders"')
+        name = found or default or ""
+        if _NAME.fullmatch(name) is None:
+            raise self.wrong(
+                key, f"{name!r} cannot name a topic: use letters, digits, dots, dashes, underscores"
+            )
+        return name
+
+    def path(self, key: str, example: str) -> Path:
+        return self.file.parent / Path(self.text(key, example)).expanduser()
+
+    def address(self, key: str) -> str:
+        """Of a database."""
+        found = self.text(key, '"postgresql://${USER}@127.0.0.1/shop" or "sqlite:///shop.db"')
+
+        def of_environment(match: re.Match[str]) -> str:
+            if match[1] not in os.environ:
+                raise self.wrong(key, f"the variable {match[1]} is not set in the environment: set it")
+            return os.environ[match[1]]
+
+        found = _VARIABLE.sub(of_environment, found)
+        if not found.startswith(_SCHEMES):
+            raise self.wrong(key, f"must begin with one of {', '.join(_SCHEMES)}")
+        if found.startswith("sqlite:///"):
+            return f"sqlite:///{self.file.parent / found.removeprefix('sqlite:///')}"
+        return found
+
+    def options(self, key: str) -> dict[str, str]:
+        found = self.value(key, dict, None) or {}
+        return {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in found.items()
+        }
+
+    def section(self, key: str, *, must: bool) -> "Section | None":
+        self._known.append(key)
+        found = self._values.get(key)
+        if found is None and not must:
+            return None
+        if found is None:
+            raise self.wrong(None, f"the table [{key}] is missing: every etl has one")
+        if not isinstance(found, dict):
+            raise self.wrong(key, f"must be a table: write [{key}] on a line of its own")
+        inner = f"{self._table}.{key}" if self._table else key
+        return Section(self.file, self._text, inner, found)
+
+    def done(self) -> None:
+        """All that may be there was asked for."""
+        for key in self._values:
+            if key not in self._known:
+                near = _near(key, self._known) or f"; here may stand {', '.join(self._known)}"
+                raise self.wrong(key, f"is not known{near}")
+
+
+def _near(name: Any, names: Sequence[str]) -> str:
+    near = get_close_matches(str(name), names, n=1, cutoff=0.7)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def read_spec(file: Path, checkpoint: Path | None = None) -> Spec:
+    """SpecWrong, or CommandFailed if the file cannot be read."""
+    file = file.absolute()
+    try:
+        text = file.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+    except OSError as problem:
+        raise CommandFailed(f"cannot read {file}: {problem.strerror or problem}") from problem
+    except UnicodeDecodeError as problem:
+        raise SpecWrong(
+            f"{file}: it is not UTF-8 text ({problem.reason} at byte {problem.start})"
+        ) from problem
+    except tomllib.TOMLDecodeError as problem:
+        raise SpecWrong(f"{file}: it is not TOML: {problem}") from problem
+    return _spec(Section(file, text, "", values), checkpoint)
+
+
+def _spec(whole: Section, checkpoint: Path | None) -> Spec:
+    name = whole.text("name", '"orders"')
+    if _NAME.fullmatch(name) is None:
+        raise whole.wrong(
+            "name", f"is {name!r}: it names topics, so use letters, digits, dots, dashes, underscores"
+        )
+    key = whole.optional("key")
+    partitions = whole.whole("partitions", 2)
+    dead_letters = whole.topic("dead_letters", f"{name}.dead")
+    folder = whole.path("checkpoint", "") if whole.optional("checkpoint") else None
+    topics: dict[str, str] = {}
+    extract = _extract(_stage(whole, "extract", topics, name))
+    transform = enrich = None
+    if (section := whole.section("transform", must=False)) is not None:
+        transform = _transform(_named(section, "transform", topics, name))
+    if (section := whole.section("enrich", must=False)) is not None:
+        enrich = _enrich(_named(section, "enrich", topics, name))
+    section = whole.section("load", must=True)
+    assert section is not None, "it must be there"
+    load = _load(section)
+    whole.done()
+    _check_topics(whole, [*topics.values(), dead_letters], extract, load)
+    return Spec(
+        file=whole.file,
+        name=name,
+        key=key,
+        partitions=partitions,
+        dead_letters=dead_letters,
+        checkpoint=checkpoint or folder or whole.file.parent / f"{name}.checkpoints",
+        extract=extract,
+        transform=transform,
+        enrich=enrich,
+        load=load,
+        topics=topics,
+    )
+
+
+def _stage(whole: Section, stage: str, topics: dict[str, str], name: str) -> Section:
+    section = whole.section(stage, must=True)
+    assert section is not None, "it must be there"
+    return _named(section, stage, topics, name)
+
+
+def _named(section: Section, stage: str, topics: dict[str, str], name: str) -> Section:
+    topics[stage] = section.topic("to_topic", f"{name}.{stage}")
+    return section
+
+
+def _check_topics(whole: Section, ours: Sequence[str], extract: Extract, load: Load) -> None:
+    ends = [end.topic for end in (extract, load) if isinstance(end, FromTopic | ToTopic)]
+    names = [*ours, *ends]
+    for name in names:
+        if names.count(name) > 1:
+            raise whole.wrong(
+                None, f"the topic {name} has two uses: give to_topic, dead_letters ... names of their own"
+            )
+
+
+def _extract(section: Section) -> Extract:
+    found: Extract
+    match section.choice("from", ("files", "database", "topic")):
+        case "files":
+            form = section.choice("format", _FILE_FORMATS)
+            found = FromFiles(
+                path=str(section.path("path", '"incoming"')),
+                format=form,
+                schema=section.columns("schema", '"id bigint, name string"') or "",
+                options=section.options("options"),
+                files_per_batch=section.whole("files_per_batch", 100),
+            )
+        case "database":
+            found = FromDatabase(
+                url=section.address("url"),
+                table=section.text("table", '"orders"'),
+                column=section.text("column", '"id"'),
+                schema=section.columns("schema", None),
+            )
+        case _:
+            form = section.choice("format", ("json", "avro", "avro-confluent", "protobuf"), "json")
+            found = FromTopic(
+                topic=section.topic("topic", None),
+                format=form,
+                schema=_schema_of_topic(section, form),
+                message=section.optional("message") if form == "protobuf" else None,
+            )
+    section.done()
+    return found
+
+
+def _schema_of_topic(section: Section, form: str) -> str:
+    """Columns as they are, or a file."""
+    given = section.text("schema", '"id bigint, name string"' if form == "json" else '"orders.avsc"')
+    path = section.file.parent / given
+    return str(path) if path.suffix in (".json", ".ddl", ".sql", ".avsc", ".desc") else given
+
+
+def _transform(section: Section) -> Transform:
+    sql, python = section.optional("sql"), section.optional("python")
+    if (sql is None) == (python is None):
+        raise section.wrong(
+            None, 'give one of sql = "select ... from rows" and python = "functions.py:clean"'
+        )
+    section.done()
+    if sql is not None:
+        return Sql(sql)
+    assert python is not None, "it is one of the two"
+    module, colon, function = python.rpartition(":")
+    if not colon or not module or not function.isidentifier():
+        raise section.wrong("python", f"is {python!r} and must be a file and a function: functions.py:clean")
+    if not module.endswith(".py"):
+        return PythonFunction(None, module, function)
+    file = section.file.parent / module
+    if not file.is_file():
+        raise section.wrong("python", f"there is no file {file}")
+    return PythonFunction(file, file.stem, function)
+
+
+def _enrich(section: Section) -> Enrich:
+    form = section.choice("format", (*_FILE_FORMATS, "delta", "database"))
+    is_database = form == "database"
+    reference = Reference(
+        format=form,
+        place=section.address("url") if is_database else str(section.path("path", '"customers.csv"')),
+        table=section.text("table", '"customers"') if is_database else None,
+        schema=section.columns("schema", None) if form != "delta" else None,
+        options=section.options("options") if form in _FILE_FORMATS else {},
+    )
+    found = Enrich(
+        reference,
+        on=section.names("on", '["customer_id"]'),
+        missing=section.choice("missing", ("keep", "drop", "dead"), "keep"),
+        refresh_s=section.seconds("refresh_s", 60.0),
+    )
+    section.done()
+    return found
+
+
+def _load(section: Section) -> Load:
+    found: Load
+    match section.choice("to", ("delta", "parquet", "postgresql", "topic")):
+        case "postgresql":
+            found = ToPostgres(
+                section.address("url"), section.text("table", '"orders"'), section.names("key", None)
+            )
+            if found.url.startswith("sqlite"):
+                raise section.wrong(
+                    "url", "is of SQLite, and rows are loaded to PostgreSQL: postgresql://..."
+                )
+        case "topic":
+            found = ToTopic(section.topic("topic", None))
+        case form:
+            by = section.choice("partition_by", [each.value for each in PartitionBy], "none")
+            example = '"created_at"' if by != "none" else None
+            time = section.optional("time_column", example)
+            found = ToLake(form, section.path("path", '"lake/orders"'), PartitionBy(by), time or "timestamp")
+    section.done()
+    return found

@@ -1,0 +1,131 @@
+"""Writes the rows of a micro-batch to a topic, and not again what a run that died has written of it.
+
+Spark runs a batch again whose end it did not see, with the same rows. So before a batch is written, a note in
+the checkpoint says where the topic ends. Every record names its batch in a header. A batch for which there is
+a note already was begun before: what is behind that place in the topic and names this batch is written, and
+of the rows that come now, as many equal ones are left out.
+
+Rule 1: rows that are not equal to what is there are written, whatever the reason. So nothing is ever lost;
+        a transformation that gives other rows the second time has written both.
+Rule 2: rows are written in their order also when some are left out: one task does it then.
+Not covered: tasks of a run that died and still write, and dead letters, which are written at least once.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.spark.lake import disk
+from penstock.spark.payload.dead_letters import COLUMN
+from penstock.spark.pipelines.cluster import cluster, partitions_of
+from penstock.spark.pipelines.etl.rows import json_of
+from penstock.wire.cluster import LATEST
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BATCH_HEADER: Final = "penstock-batch"
+NOTES: Final = "penstock-outputs"
+_PLACE: Final = "_record"
+
+
+class StageTopic:
+    def __init__(
+        self, topic: str, *, query: str, key: str | None, access: Mapping[str, str], checkpoint: Path
+    ) -> None:
+        self._topic = topic
+        self._query = query
+        self._key = key
+        self._access = dict(access)
+        self._notes = checkpoint / NOTES
+
+    def write(self, rows: "DataFrame", batch: int) -> None:
+        begun_at = self._begin(batch)
+        records = self._records(rows.drop(_PLACE), batch)
+        if begun_at is not None:
+            records = self._without_written(records, batch, begun_at)
+        records.write.format("penstock").options(**self._access).mode("append").save()
+
+    def _records(self, rows: "DataFrame", batch: int) -> "DataFrame":
+        """topic, key, value, headers: of rows, and of dead letters among them."""
+        from pyspark.sql import functions as f
+
+        has_key = self._key is not None and self._key in rows.columns
+        key = f.col(self._key or "").cast("string").cast("binary") if has_key else f.lit(None).cast("binary")
+        header = f.struct(f.lit(BATCH_HEADER).alias("key"), f.lit(self._mark(batch)).alias("value"))
+        record = {
+            "topic": f.lit(self._topic),
+            "key": key,
+            "value": json_of(rows).cast("binary"),
+            "headers": f.array(header),
+        }
+        if COLUMN in rows.columns:
+            is_good = f.col(COLUMN).isNull()
+            record = {
+                name: f.when(is_good, column).otherwise(f.col(f"{COLUMN}.{name}"))
+                for name, column in record.items()
+            }
+        return rows.select(*(column.alias(name) for name, column in record.items()))
+
+    def _mark(self, batch: int) -> bytearray:
+        return bytearray(f"{self._query}/{batch}".encode())
+
+    def _begin(self, batch: int) -> dict[str, dict[str, int]] | None:
+        """Where the topic ended when the batch was begun before. None if it is begun now."""
+        note = self._notes / f"{batch}.json"
+        if note.exists():
+            found: dict[str, dict[str, int]] = json.loads(note.read_bytes())
+            return {self._topic: {**dict.fromkeys(self._ends(), 0), **found[self._topic]}}
+        disk.make_folder(self._notes)
+        disk.create_once(note, json.dumps({self._topic: self._ends()}).encode())
+        for older in self._notes.glob("*.json"):
+            if int(older.stem) < batch:
+                older.unlink()
+        return None
+
+    def _ends(self) -> dict[str, int]:
+        with cluster(self._access) as client:
+            wanted = partitions_of(client, [self._topic])
+            found = client.offsets(dict.fromkeys(wanted, LATEST), read_committed=False)
+        return {str(each.partition): int(offset) for each, (offset, _) in found.items()}
+
+    def _without_written(
+        self, records: "DataFrame", batch: int, begun_at: dict[str, dict[str, int]]
+    ) -> "DataFrame":
+        from pyspark.sql import Window
+        from pyspark.sql import functions as f
+
+        written = (
+            records.sparkSession.read.format("penstock")
+            .options(**self._access)
+            .option("subscribe", self._topic)
+            .option("startingOffsets", json.dumps(begun_at))
+            .option("includeHeaders", "true")
+            .load()
+            .where(
+                f.exists(
+                    "headers",
+                    lambda header: (
+                        (header["key"] == BATCH_HEADER) & (header["value"] == f.lit(self._mark(batch)))
+                    ),
+                )
+            )
+            .groupBy(f.col("key").alias("_key"), f.col("value").alias("_value"))
+            .agg(f.count("*").alias("_times"))
+        )
+        numbered = records.withColumn("_order", f.monotonically_increasing_id()).withColumn(
+            "_nth", f.row_number().over(Window.partitionBy("topic", "key", "value").orderBy("_order"))
+        )
+        is_same = (
+            f.col("key").eqNullSafe(f.col("_key"))
+            & (f.col("value") == f.col("_value"))
+            & (f.col("topic") == self._topic)
+        )
+        return (
+            numbered.join(written, is_same, "left")
+            .where(f.col("_nth") > f.coalesce("_times", f.lit(0)))
+            .repartition(1)
+            .sortWithinPartitions("_order")
+            .select("topic", "key", "value", "headers")
+        )

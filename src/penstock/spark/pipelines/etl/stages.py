@@ -1,0 +1,126 @@
+"""From a spec to queries: what each stage reads, does and writes.
+
+The columns of a stage are what the stages before it make of an empty table, so that no file has to say them
+twice and every stage can be started alone, in any order.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.errors import CommandFailed
+from penstock.spark.payload.dead_letters import COLUMN
+from penstock.spark.pipelines.etl.enrich import References
+from penstock.spark.pipelines.etl.extract import extracted, source_schema
+from penstock.spark.pipelines.etl.load import lake_writer, postgres_writer
+from penstock.spark.pipelines.etl.rows import diverted, parsed
+from penstock.spark.pipelines.etl.spec import Spec, ToLake, ToPostgres, ToTopic
+from penstock.spark.pipelines.etl.stage_topic import StageTopic
+from penstock.spark.pipelines.etl.transform import ERROR_COLUMN, transformed, with_errors_as_letters
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
+
+POOL: Final = "spark.scheduler.pool"
+
+
+class EtlSettings(NamedTuple):
+    spec: Spec
+    access: Mapping[str, str]
+    """Options that say how the brokers are reached, as `format("penstock")` takes them."""
+    stages: tuple[str, ...]
+    once: bool = False
+    every_s: float = 5.0
+    rows_per_batch: int = 500_000
+
+    def checkpoint(self, stage: str) -> Path:
+        return self.spec.checkpoint / stage
+
+
+def start(spark: "SparkSession", settings: EtlSettings, stage: str) -> "StreamingQuery":
+    writer = (
+        _writer(spark, settings, stage)
+        .queryName(settings.spec.query_name(stage))
+        .option("checkpointLocation", str(settings.checkpoint(stage)))
+    )
+    # Each stage gets its share of the cores, if Spark was told to share them fairly.
+    spark.sparkContext.setLocalProperty(POOL, stage)
+    try:
+        if settings.once:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{settings.every_s} seconds").start()
+    finally:
+        spark.sparkContext.setLocalProperty(POOL, None)  # type: ignore[arg-type]
+
+
+def _writer(spark: "SparkSession", settings: EtlSettings, stage: str) -> "DataStreamWriter":
+    spec, access = settings.spec, settings.access
+    if stage == "extract":
+        rows = extracted(spark, spec, access, settings.rows_per_batch)
+        return rows.writeStream.foreachBatch(_topic(settings, stage).write)
+    schema = input_schema(spark, spec, stage)
+    rows = parsed(_records(spark, settings, stage), schema, stage, spec.dead_letters)
+    match stage, spec.load:
+        case "transform", _:
+            good = diverted(rows.drop("_record"), access)
+            done = with_errors_as_letters(transformed(good, spec), spec)
+            return done.writeStream.foreachBatch(_topic(settings, stage).write)
+        case "enrich", _:
+            return rows.drop("_record").writeStream.foreachBatch(_enriching(spark, settings))
+        case _, ToLake() as lake:
+            return lake_writer(rows, lake, access)
+        case _, ToPostgres():
+            return postgres_writer(rows, schema, spec, access)
+        case _:
+            return rows.drop("_record").writeStream.foreachBatch(_topic(settings, stage).write)
+
+
+def _enriching(spark: "SparkSession", settings: EtlSettings) -> "Callable[[DataFrame, int], None]":
+    references, topic = References(spark, settings.spec), _topic(settings, "enrich")
+
+    def write(rows: "DataFrame", batch: int) -> None:
+        topic.write(references.joined(rows), batch)
+
+    return write
+
+
+def _topic(settings: EtlSettings, stage: str) -> StageTopic:
+    spec = settings.spec
+    topic = spec.load.topic if stage == "load" and isinstance(spec.load, ToTopic) else spec.topics[stage]
+    return StageTopic(
+        topic,
+        query=spec.query_name(stage),
+        key=spec.key,
+        access=settings.access,
+        checkpoint=settings.checkpoint(stage),
+    )
+
+
+def _records(spark: "SparkSession", settings: EtlSettings, stage: str) -> "DataFrame":
+    topic = settings.spec.input_topic(stage)
+    assert topic is not None, "only the first stage has none"
+    return (
+        spark.readStream.format("penstock")
+        .options(**settings.access)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(settings.rows_per_batch))
+        .load()
+    )
+
+
+def input_schema(spark: "SparkSession", spec: Spec, stage: str) -> "StructType":
+    """The columns that a stage gets."""
+    rows = spark.createDataFrame([], source_schema(spec))
+    before = spec.stages[: spec.stages.index(stage)]
+    if "transform" in before:
+        rows = transformed(rows, spec).drop(ERROR_COLUMN)
+    if "enrich" in before:
+        rows = References(spark, spec).joined(rows).drop(COLUMN)
+    schema = rows.schema
+    if twice := {name for name in schema.fieldNames() if schema.fieldNames().count(name) > 1}:
+        raise CommandFailed(f"{spec.file}: two columns are named {twice.pop()}: rename one in [transform]")
+    return schema

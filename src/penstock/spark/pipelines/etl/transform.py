@@ -1,0 +1,97 @@
+"""transform: a query of the user's, or a function.
+
+SQL reads the table `rows`; a function takes a DataFrame and gives one. Both are applied to the stream itself,
+so what Spark's streams can do, they can do, and what makes no sense on a stream Spark refuses.
+
+A column `_error` in what comes out is the reason why a row is bad: such rows become dead letters.
+"""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import PySparkException
+
+from penstock.errors import CommandFailed
+from penstock.spark.payload.dead_letters import COLUMN
+from penstock.spark.pipelines.etl.rows import json_of, letter_of
+from penstock.spark.pipelines.etl.spec import PythonFunction, Spec, Sql
+from penstock.spark.pipelines.running import reason
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+VIEW: Final = "rows"
+ERROR_COLUMN: Final = "_error"
+
+
+def transformed(rows: "DataFrame", spec: Spec) -> "DataFrame":
+    """With `_error`, if the user gave it."""
+    match spec.transform:
+        case None:
+            return rows
+        case Sql(text):
+            try:
+                rows.createOrReplaceTempView(VIEW)
+                return rows.sparkSession.sql(text)
+            except PySparkException as problem:
+                raise CommandFailed(f"{spec.file}: [transform] sql: {reason(problem)}") from problem
+        case PythonFunction() as place:
+            return _applied(load_function(place, spec), rows, spec)
+
+
+def _applied(function: Callable[..., Any], rows: "DataFrame", spec: Spec) -> "DataFrame":
+    from pyspark.sql import DataFrame
+
+    where = f"{spec.file}: [transform] python: {function.__name__}"
+    try:
+        result = function(rows)
+    except PySparkException as problem:
+        raise CommandFailed(f"{where}: {reason(problem)}") from problem
+    if not isinstance(result, DataFrame):
+        raise CommandFailed(f"{where} gave a {type(result).__name__} and must give a DataFrame")
+    return result
+
+
+def load_function(place: PythonFunction, spec: Spec) -> Callable[..., Any]:
+    """Imports the user's code. What it raises goes through: the trace is what the user needs."""
+    where = f"{spec.file}: [transform] python"
+    try:
+        module = _module(place)
+    except (ImportError, SyntaxError) as problem:
+        raise CommandFailed(
+            f"{where}: {place.file or place.module} cannot be imported: {problem}"
+        ) from problem
+    function = getattr(module, place.function, None)
+    if not callable(function):
+        raise CommandFailed(f"{where}: {place.file or place.module} has no function {place.function}")
+    return function  # type: ignore[no-any-return]
+
+
+def _module(place: PythonFunction) -> Any:
+    if place.file is None:
+        return importlib.import_module(place.module)
+    from pyspark import cloudpickle
+
+    found = importlib.util.spec_from_file_location(place.module, place.file)
+    assert found is not None, "the name ends with .py"
+    assert found.loader is not None, "such a file has a loader"
+    module = importlib.util.module_from_spec(found)
+    sys.modules[place.module] = module
+    found.loader.exec_module(module)
+    cloudpickle.register_pickle_by_value(module)  # executors have no such file
+    return module
+
+
+def with_errors_as_letters(rows: "DataFrame", spec: Spec) -> "DataFrame":
+    """`_error` becomes `deadLetter`. In rows without one, nothing is bad."""
+    from pyspark.sql import functions as f
+
+    if ERROR_COLUMN not in rows.columns:
+        return rows
+    plain = rows.drop(ERROR_COLUMN)
+    nothing = f.lit(None).cast("binary")
+    letter = letter_of(rows[ERROR_COLUMN], "transform", spec.dead_letters, nothing, json_of(plain), {})
+    return rows.withColumn(COLUMN, letter).drop(ERROR_COLUMN)

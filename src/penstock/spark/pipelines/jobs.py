@@ -1,0 +1,64 @@
+"""A Spark action that can be given up: it runs in a thread while the main thread hears signals.
+
+Spark's calls do not return before the work is done, and a signal is handled between two steps of Python.
+So the main thread only waits, in short turns, and asks Spark to give up the work when it is told to.
+"""
+
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.spark.pipelines.running import TURN_S, Stop, failures_told
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Result = TypeVar("Result")
+
+
+class GivenUp(Exception):
+    """A stop was asked for, and the work was not finished."""
+
+
+def done_by_spark(
+    spark: "SparkSession", act: Callable[[], Result], stop: Stop, *, give_up_when_asked: int
+) -> Result:
+    """What `act` returns. CommandFailed if Spark fails, GivenUp once a stop was asked for so many times."""
+    tag = f"penstock-{uuid.uuid4().hex}"
+
+    def tagged() -> Result:
+        spark.addTag(tag)
+        with failures_told():
+            return act()
+
+    with ThreadPoolExecutor(1, "spark-action") as threads:
+        work = threads.submit(tagged)
+        while not wait([work], TURN_S).done:
+            if stop.asked >= give_up_when_asked:
+                spark.interruptTag(tag)
+                wait([work])
+                raise GivenUp
+        return work.result()
+
+
+@contextmanager
+def stop_at_once_on_signals() -> Iterator[Stop]:
+    """For work whose parts are worth nothing: the first signal ends it.
+
+    To be entered after Spark has started, which sets a handler of its own.
+    """
+    stop = Stop()
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        stop.ask()
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,77 @@
+"""A table of the lake as a DataFrame: the rows that `archive` wrote, whatever the format.
+
+Strategy: all three formats are Parquet files and a log that says which of them count. The log is read on
+the driver (`lake/`), the files by Spark itself, which splits them over tasks and skips what a filter on
+offsets rules out.
+
+Rule: files that are named and not there are for the caller to judge, so they are told apart here.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.errors import CommandFailed
+from penstock.spark.lake.description import open_table, read_description
+from penstock.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA: Final = (
+    "topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+    "key binary, value binary, headers array<struct<key:string,value:binary>>"
+)
+NEEDED: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+GLOB: Final = re.compile(r"([\\{}\[\]*?])")
+FILE_URI: Final = "file://"
+
+
+class Listed(NamedTuple):
+    there: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def format_of(folder: Path) -> str:
+    """CommandFailed if no table is there."""
+    description = read_description(folder)
+    if description is None:
+        raise CommandFailed(
+            f"no table is in {folder}: name the folder that `penstock pipeline archive --to` wrote to"
+        )
+    return description.format
+
+
+def listed(folder: Path) -> Listed:
+    """The files of the table, oldest first."""
+    with open_table(folder) as table:
+        files = table.files()
+    there = {path: Path(path).is_file() for path in files}
+    return Listed(
+        tuple(path for path in files if there[path]), tuple(path for path in files if not there[path])
+    )
+
+
+def ends_of(folder: Path, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """One past the last offset that was committed to the table."""
+    with open_table(folder) as table:
+        return dict(table.ends(partitions))
+
+
+def rows_in(spark: "SparkSession", files: Sequence[str]) -> "DataFrame":
+    """Where files are of different ages, those that are older have null in newer columns."""
+    if not files:
+        return spark.createDataFrame([], SCHEMA)
+    rows = spark.read.option("mergeSchema", "true").parquet(*map(address_of, files))
+    if missing := [name for name in NEEDED if name not in rows.columns]:
+        raise CommandFailed(
+            f"the table has no column {missing[0]}, so its rows are no records of topics: "
+            "name one that `penstock pipeline archive` wrote"
+        )
+    return rows
+
+
+def address_of(path: str) -> str:
+    """As Spark takes it: signs that would stand for many names stand for themselves."""
+    return FILE_URI + GLOB.sub(r"\\\1", path)

@@ -1,0 +1,175 @@
+"""What a replay sends next, how fast it may, and what it keeps in mind of that. Pure.
+
+Strategy: a replay goes through the offsets of all partitions of the table side by side, in slices. A slice is
+sent whole, then it is recorded. So whatever ends a run, no more than one slice is sent again.
+
+Rule 1: the end of a replay is settled when it begins. Rows that come to the table later are not in it.
+Rule 2: slices of one partition are in the order of offsets and do not overlap.
+Rule 3: offsets that no file holds are passed over, however many they are.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from penstock.errors import CorruptData
+from penstock.spark.lake.table import Span
+from penstock.spark.offsets import from_document, limited, to_document
+from penstock.types import TopicPartition
+
+SLICE_S: Final = 2.0
+"""With a rate limit, a slice is what may be sent in this time: shorter ones would be mostly overhead."""
+GROWTH_MAX: Final = 10
+LAYOUT: Final = 1
+
+
+class Bound(NamedTuple):
+    """One side of the range of a replay; nothing given: no bound."""
+
+    text: str = ""
+    """As the user said it."""
+    offset: int | None = None
+    """For every partition."""
+    offsets: Mapping[TopicPartition, int] = {}
+    timestamp_ms: int | None = None
+
+    def of(self, partition: TopicPartition, default: int) -> int:
+        if partition in self.offsets:
+            return self.offsets[partition]
+        return default if self.offset is None else self.offset
+
+
+class Held(NamedTuple):
+    """What one file holds of one partition."""
+
+    path: str
+    partition: TopicPartition
+    first: int
+    last: int
+    rows: int
+
+
+class Slice(NamedTuple):
+    spans: dict[TopicPartition, Span]
+    files: tuple[str, ...]
+
+    @property
+    def offsets(self) -> int:
+        return sum(span.end - span.start for span in self.spans.values())
+
+
+class Record(NamedTuple):
+    """How far a replay is."""
+
+    next: dict[TopicPartition, int]
+    ends: dict[TopicPartition, int]
+    rows: int = 0
+    bytes: int = 0
+    slices: int = 0
+
+    @property
+    def left(self) -> int:
+        """Offsets, of which some may have no row."""
+        return sum(max(end - self.next[partition], 0) for partition, end in self.ends.items())
+
+    def after(self, sent: Slice, rows: int, size: int) -> "Record":
+        reached = {partition: span.end for partition, span in sent.spans.items()}
+        return self._replace(
+            next=self.next | reached, rows=self.rows + rows, bytes=self.bytes + size, slices=self.slices + 1
+        )
+
+    def finished(self) -> "Record":
+        """No row is left, though offsets may be that no row has."""
+        return self._replace(next=dict(self.ends))
+
+    def document(self) -> dict[str, Any]:
+        counts = {"rows": self.rows, "bytes": self.bytes, "slices": self.slices}
+        return {"layout": LAYOUT, "next": to_document(self.next), "ends": to_document(self.ends), **counts}
+
+
+def record_of(document: Mapping[str, Any], place: str) -> Record:
+    try:
+        if document["layout"] != LAYOUT:
+            raise ValueError("made by another version of Penstock")
+        record = Record(
+            from_document(document["next"]),
+            from_document(document["ends"]),
+            int(document["rows"]),
+            int(document["bytes"]),
+            int(document["slices"]),
+        )
+        if record.next.keys() != record.ends.keys():
+            raise ValueError("it names other partitions as the place to go on than as the end")
+    except (KeyError, TypeError, ValueError) as problem:
+        raise CorruptData(f"{place} is not what was written there: {problem!r}") from problem
+    return record
+
+
+def beginning(held: Iterable[Held], start: Bound, end: Bound) -> Record:
+    """Before anything is sent."""
+    spans: dict[TopicPartition, Span] = {}
+    for each in held:
+        known = spans.get(each.partition, Span(each.first, each.last + 1))
+        spans[each.partition] = Span(min(known.start, each.first), max(known.end, each.last + 1))
+    first = {partition: max(span.start, start.of(partition, 0)) for partition, span in spans.items()}
+    last = {partition: min(span.end, end.of(partition, span.end)) for partition, span in spans.items()}
+    wanted = [partition for partition in sorted(spans) if first[partition] < last[partition]]
+    return Record(
+        {partition: first[partition] for partition in wanted},
+        {partition: last[partition] for partition in wanted},
+    )
+
+
+def next_slice(record: Record, held: Iterable[Held], offsets_max: int) -> Slice | None:
+    """None when all is sent."""
+    pending = [
+        each
+        for each in held
+        if each.partition in record.ends
+        and each.last >= record.next[each.partition]
+        and each.first < record.ends[each.partition]
+    ]
+    if not pending:
+        return None
+    starts: dict[TopicPartition, int] = {}
+    for each in pending:
+        start = max(each.first, record.next[each.partition])
+        starts[each.partition] = min(start, starts.get(each.partition, start))
+    ends = {partition: record.ends[partition] for partition in starts}
+    waiting = {partition: ends[partition] - start for partition, start in starts.items()}
+    until = limited(starts, ends, waiting, offsets_max)
+    spans = {
+        partition: Span(start, until[partition])
+        for partition, start in starts.items()
+        if start < until[partition]
+    }
+    files = [
+        each.path
+        for each in pending
+        if (span := spans.get(each.partition)) is not None
+        and each.first < span.end
+        and each.last >= span.start
+    ]
+    return Slice(spans, tuple(dict.fromkeys(files)))
+
+
+class Pace:
+    """How many offsets a slice takes, and how long to rest after it."""
+
+    def __init__(self, rows_per_s: float | None, rows_max: int) -> None:
+        self._rows_per_s = rows_per_s
+        self._rows_max = rows_max
+        self._rows = rows_max if rows_per_s is None else min(rows_max, max(int(rows_per_s * SLICE_S), 1))
+        self._earned_s = 0.0
+        self.offsets_max = self._rows
+
+    def sent(self, *, offsets: int, rows: int, elapsed_s: float) -> float:
+        """Seconds to rest. `elapsed_s` is counted from the start of the run."""
+        # Few rows may pass the filter, or have an offset at all: then a slice takes more offsets. It grows
+        # step by step, for beyond there they may all pass.
+        needed = offsets * self._rows // rows if rows else self._rows_max
+        self.offsets_max = max(min(needed, self.offsets_max * GROWTH_MAX, self._rows_max), 1)
+        if self._rows_per_s is None:
+            return 0.0
+        # What was not used while Spark was slow is not made up for in a burst, but for one slice.
+        self._earned_s = max(self._earned_s, elapsed_s - SLICE_S) + rows / self._rows_per_s
+        return max(self._earned_s - elapsed_s, 0.0)

@@ -1,0 +1,85 @@
+"""What a task does: one range of one partition, from the leader to Arrow.
+
+Rule: what was read goes on from where it was when records disappear under it, so that nothing comes
+      twice; and never silently: they are an error, or a line in the log if the user wants it so.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from penstock.limits import LONG_MAX
+from penstock.spark.access import client_settings
+from penstock.spark.decode import Decoder
+from penstock.spark.discovery import report_losses
+from penstock.spark.offsets import Position, Range
+from penstock.spark.options import ReadSettings
+from penstock.spark.pool import borrowed
+from penstock.spark.table import Table
+from penstock.types import Offset, TopicPartition
+from penstock.wire.cluster import ClusterClient, OffsetGone
+from penstock.wire.fetching import extent_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SAMPLE_BYTES: Final = 64 * 1024
+
+
+def read_range(settings: ReadSettings, table: Table, wanted: Range) -> Iterator["pa.RecordBatch"]:
+    position = wanted.start
+    with borrowed(client_settings(settings.access)) as client:
+        while position < wanted.end:
+            try:
+                for batch, reached in _batches(client, settings, table, wanted._replace(start=position)):
+                    position = reached
+                    if batch.num_rows:
+                        yield batch
+                return
+            except OffsetGone as gone:
+                report_losses([f"{gone}, and offsets {position} to {wanted.end} were to be read"], settings)
+                if not position < gone.log_start:
+                    return  # the log has become shorter: there is nothing to go on with
+                position = gone.log_start
+
+
+def _batches(
+    client: ClusterClient, settings: ReadSettings, table: Table, wanted: Range
+) -> Iterator[tuple["pa.RecordBatch", Offset]]:
+    """Each with where to go on after it."""
+    decoder = Decoder(table.columns, read_committed=settings.read_committed)
+    fetched = client.fetch(
+        wanted.partition,
+        wanted.start,
+        wanted.end,
+        read_committed=settings.read_committed,
+        bytes_at_once=settings.fetch_bytes,
+    )
+    for chunk in fetched:
+        for decoded in decoder.decode(chunk, wanted.start, wanted.end):
+            yield table.record_batch(wanted.partition, decoded), decoded.next_offset
+
+
+def record_bytes(
+    client: ClusterClient, settings: ReadSettings, latest: Position, waiting: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, float]:
+    """About how many bytes an offset takes in each partition, judged by the first of those that wait."""
+    return {
+        partition: _sample(client, settings, partition, Offset(latest[partition] - count))
+        for partition, count in waiting.items()
+    }
+
+
+def _sample(client: ClusterClient, settings: ReadSettings, partition: TopicPartition, start: Offset) -> float:
+    chunks = client.fetch(
+        partition,
+        start,
+        Offset(start + 1),
+        read_committed=settings.read_committed,
+        bytes_at_once=_SAMPLE_BYTES,
+    )
+    try:
+        chunk = next(chunks, None)
+    except OffsetGone:
+        return 0.0  # whoever reads it will say so
+    extent = None if chunk is None else extent_of(chunk.data, Offset(LONG_MAX))
+    return 0.0 if extent is None else extent.bytes / (extent.end - extent.first)

@@ -1,0 +1,22 @@
+"""`format("penstock")` where Spark does not find it by itself."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: "SparkSession", *, ship: bool = False) -> None:
+    """Make the format known to this session.
+
+    Not needed where Penstock is installed beside Spark: it is found. With `ship` the code is sent to
+    executors that do not have it, as from a notebook.
+    """
+    if ship:
+        from penstock.spark.shipped import shipped_source
+
+        spark.dataSource.register(shipped_source())
+        return
+    from pyspark_penstock import DefaultSource
+
+    spark.dataSource.register(DefaultSource)

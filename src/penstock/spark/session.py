@@ -1,0 +1,73 @@
+"""A Spark session that works from a plain `pip install 'penstock[spark]'`.
+
+    with spark_session("archive") as spark:
+        spark.read.format("penstock")...
+
+Rule 1: Java is found or prepared before Spark looks for it, and Python workers run on this Python.
+Rule 2: settings that the caller gives win over the ones here, which are for one machine and a user
+        who watches a terminal.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import ConfigError
+from penstock.spark.jvm import ensure_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ON_THIS_MACHINE: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # Streams keep state for each of these; 200 is for large clusters.
+    "spark.sql.shuffle.partitions": "8",
+}
+
+
+@contextmanager
+def spark_session(
+    app_name: str,
+    master: str = "local[*]",
+    settings: Mapping[str, str] | None = None,
+    *,
+    log_level: str = "ERROR",
+) -> Iterator["SparkSession"]:
+    """A session that is stopped when the block ends."""
+    spark = start_session(app_name, master, settings, log_level=log_level)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def start_session(
+    app_name: str,
+    master: str = "local[*]",
+    settings: Mapping[str, str] | None = None,
+    *,
+    log_level: str = "ERROR",
+) -> "SparkSession":
+    """ConfigError if what Spark needs is not installed."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ConfigError(f"{error.name} is not installed; pip install 'penstock[spark]'") from error
+    ensure_java()
+    # Executors would otherwise run whatever `python3` is where they are.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    local = _ON_THIS_MACHINE if master.startswith("local") else {}
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in {**local, **_SETTINGS, **(settings or {})}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel(log_level)
+    return spark

@@ -1,0 +1,270 @@
+"""Writes: rows become records, at least once.
+
+Columns are those of Spark's own Kafka sink: value, and if there are any key, headers, topic and
+partition. A row goes to the partition it names, else to the one that Kafka's clients choose for its
+key, so that keys stay where other producers put them.
+
+A task sends its rows as they come and has them acknowledged before it ends. A task that fails is run
+again from its beginning, and so is a batch after a crash: what was already written is then written
+twice. Nothing is taken back, so `commit` and `abort` have nothing to do.
+
+Rule: a task holds about BYTES_AT_ONCE of rows and as much of batches, however many rows there are.
+"""
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType, TimestampType
+
+from penstock.errors import ConfigError
+from penstock.spark.access import client_settings
+from penstock.spark.discovery import listed
+from penstock.spark.encode import RecordTooLarge, encode, partition_of
+from penstock.spark.options import WriteSettings, write_settings
+from penstock.spark.pool import borrowed
+from penstock.spark.table import HEADERS_TYPE
+from penstock.types import TopicPartition
+from penstock.wire.cluster import ClusterClient
+
+BYTES_AT_ONCE: Final = 8 << 20
+
+_TYPES: Final[dict[str, tuple[DataType, ...]]] = {
+    "key": (StringType(), BinaryType()),
+    "value": (StringType(), BinaryType()),
+    "headers": (HEADERS_TYPE,),
+    "topic": (StringType(),),
+    "partition": (IntegerType(),),
+}
+
+
+class Written(WriterCommitMessage):
+    """What one task has written."""
+
+    def __init__(self, records: int, bytes_sent: int) -> None:
+        self.records = records
+        self.bytes_sent = bytes_sent
+
+
+class BatchWriter(DataSourceArrowWriter):
+    @classmethod
+    def of(cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "BatchWriter":
+        if overwrite:
+            raise ConfigError("a topic cannot be overwritten; write with mode append")
+        return cls(write_settings(options), schema)
+
+    def __init__(self, settings: WriteSettings, schema: StructType) -> None:
+        check_columns(schema, settings)
+        self._settings = settings
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_rows(self._settings, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Everything is written already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What is written stays: at least once."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    @classmethod
+    def of(cls, options: Mapping[str, str], schema: StructType) -> "StreamWriter":
+        return cls(write_settings(options), schema)
+
+    def __init__(self, settings: WriteSettings, schema: StructType) -> None:
+        check_columns(schema, settings)
+        self._settings = settings
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_rows(self._settings, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Everything is written already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What is written stays: at least once."""
+
+
+def check_columns(schema: StructType, settings: WriteSettings) -> None:
+    """Before anything is written."""
+    kinds = {field.name: field.dataType for field in schema.fields}
+    if "value" not in kinds:
+        raise ConfigError(f"the rows have no column value, only {listed(kinds) or 'none'}; name one so")
+    if "topic" not in kinds and settings.topic is None:
+        raise ConfigError("option topic must say where to write, unless the rows have a column topic")
+    allowed = _TYPES | ({"timestamp": (TimestampType(),)} if settings.include_timestamp else {})
+    for name, kind in kinds.items():
+        wanted = [each.simpleString() for each in allowed.get(name, (kind,))]
+        if kind.simpleString() not in wanted:
+            raise ConfigError(f"column {name} is {kind.simpleString()}; cast it to {' or '.join(wanted)}")
+
+
+def write_rows(settings: WriteSettings, batches: Iterator[pa.RecordBatch]) -> Written:
+    records = bytes_sent = 0
+    with borrowed(client_settings(settings.access)) as client:
+        writer = _Writer(client, settings)
+        for rows in _gathered(batches):
+            bytes_sent += writer.send(_columns(rows, settings))
+            records += rows.num_rows
+    return Written(records, bytes_sent)
+
+
+def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The same rows in pieces of about BYTES_AT_ONCE: fewer, larger requests."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in batches:
+        count = max(batch.num_rows * BYTES_AT_ONCE // max(batch.nbytes, 1), 1)
+        for first in range(0, batch.num_rows, count):
+            held.append(batch.slice(first, count))
+            held_bytes += held[-1].nbytes
+            if held_bytes >= BYTES_AT_ONCE:
+                yield pa.Table.from_batches(held)
+                held, held_bytes = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+class _Columns(NamedTuple):
+    """Rows as records need them; each array is in one piece."""
+
+    keys: pa.Array | None
+    values: pa.Array
+    headers: pa.Array | None
+    timestamps_ms: pa.Array
+    topics: pa.Array | None
+    partitions: pa.Array | None
+
+    def take(self, rows: NDArray[np.int64]) -> "_Columns":
+        wanted = pa.array(rows)
+        return _Columns(*(None if column is None else column.take(wanted) for column in self))
+
+
+def _columns(rows: pa.Table, settings: WriteSettings) -> _Columns:
+    def column(name: str, kind: pa.DataType | None = None) -> pa.Array | None:
+        if name not in rows.column_names:
+            return None
+        whole = rows.column(name).combine_chunks()
+        whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
+        return whole if kind is None or whole.type == kind else whole.cast(kind)
+
+    return _Columns(
+        keys=column("key", pa.binary()),
+        values=column("value", pa.binary()),
+        headers=column("headers"),
+        timestamps_ms=_timestamps(column("timestamp") if settings.include_timestamp else None, rows.num_rows),
+        # The option wins over the column, as in the official sink.
+        topics=None if settings.topic is not None else column("topic", pa.string()),
+        partitions=column("partition", pa.int32()),
+    )
+
+
+def _timestamps(column: pa.Array | None, count: int) -> pa.Array:
+    now_ms = pa.scalar(time.time_ns() // 1_000_000, pa.int64())
+    if column is None:
+        return pa.repeat(now_ms, count)
+    milliseconds = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", column.type.tz))
+    return milliseconds.view(pa.int64()).fill_null(now_ms)
+
+
+class _Writer:
+    """One task's way to the leaders."""
+
+    def __init__(self, client: ClusterClient, settings: WriteSettings) -> None:
+        self._client = client
+        self._settings = settings
+        self._counts: dict[str, int] = {}
+        # Rows without a key go around all partitions; not every task begins with the first.
+        self._turn = secrets.randbelow(1 << 16)
+
+    def send(self, rows: _Columns) -> int:
+        """How many bytes went out."""
+        outgoing: dict[TopicPartition, list[bytes]] = {}
+        for topic, mine in self._by_topic(rows):
+            for partition, records in self._by_partition(topic, mine):
+                outgoing[partition] = self._encoded(partition, records)
+        self._client.produce_many(outgoing, acks=self._settings.acks)
+        return sum(len(batch) for batches in outgoing.values() for batch in batches)
+
+    def _encoded(self, partition: TopicPartition, rows: _Columns) -> list[bytes]:
+        settings = self._settings
+        try:
+            return encode(
+                rows.keys,
+                rows.values,
+                rows.headers,
+                rows.timestamps_ms,
+                codec=settings.codec,
+                batch_bytes_max=settings.batch_bytes_max,
+            )
+        except RecordTooLarge as error:
+            raise ConfigError(
+                f"a row for {partition} takes {error.record_bytes} bytes, more than a batch may have "
+                f"({error.batch_bytes_max}); raise the option kafka.max.request.size, and "
+                f"max.message.bytes of topic {partition.topic}"
+            ) from error
+
+    def _by_topic(self, rows: _Columns) -> Iterator[tuple[str, _Columns]]:
+        if rows.topics is None:
+            assert self._settings.topic is not None
+            yield self._settings.topic, rows
+            return
+        if rows.topics.null_count:
+            raise ConfigError("a row has a null topic; fill the column, or set the option topic")
+        encoded = rows.topics.dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        if len(names) == 1:
+            yield names[0], rows
+            return
+        for number, some in _groups(encoded.indices.to_numpy()):
+            yield names[number], rows.take(some)
+
+    def _by_partition(self, topic: str, rows: _Columns) -> Iterator[tuple[TopicPartition, _Columns]]:
+        count = self._partition_count(topic)
+        self._turn += 1
+        for number, some in _groups(_partitions(topic, rows, count, self._turn)):
+            whole = len(some) == len(rows.values)
+            yield TopicPartition(topic, number), rows if whole else rows.take(some)
+
+    def _partition_count(self, topic: str) -> int:
+        if topic not in self._counts:
+            facts = self._client.topics([topic]).get(topic)
+            if facts is None:
+                raise ConfigError(
+                    f"there is no topic {topic}; create it, as with penstock topic create {topic}"
+                )
+            self._counts[topic] = facts.partitions
+        return self._counts[topic]
+
+
+def _partitions(topic: str, rows: _Columns, count: int, turn: int) -> NDArray[np.int32]:
+    """Where each row goes."""
+    by_key = partition_of(rows.keys, count, rows=len(rows.values), first=turn % count)
+    if rows.partitions is None:
+        return by_key
+    named = rows.partitions.fill_null(0).to_numpy()
+    is_null = rows.partitions.is_null().to_numpy(zero_copy_only=False)
+    wrong = ~is_null & ((named < 0) | (named >= count))
+    if wrong.any():
+        raise ConfigError(
+            f"a row is for partition {named[wrong][0]} of topic {topic}, which has {count} (from 0)"
+        )
+    return np.where(is_null, by_key, named)
+
+
+def _groups(numbers: NDArray[np.int32]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Each number with the rows that have it, in their order."""
+    order = np.argsort(numbers, kind="stable")
+    found, starts = np.unique(numbers[order], return_index=True)
+    yield from zip(found.tolist(), np.split(order, starts[1:]), strict=True)

@@ -1,0 +1,149 @@
+"""A topic as a table: its columns in Spark's types and in Arrow's.
+
+The columns are those of Spark's own Kafka source. A schema that the user gives leaves some of them
+out, which is worth it: Spark asks a Python source for every column of its schema, whatever the query
+then uses, and columns that are not asked for are not even cut out of the batches.
+
+Rule: what goes to Spark has exactly the Arrow schema that Spark derives from the table's; it checks
+      the first batch and would misread the others.
+"""
+
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from typing import Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from penstock.errors import ConfigError, CorruptData
+from penstock.spark.decode import Columns, Decoded
+from penstock.types import TopicPartition
+
+HEADERS_TYPE: Final = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+_TYPES: Final[dict[str, DataType]] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": HEADERS_TYPE,
+}
+_HEADERS: Final = "headers"
+_US_PER_MS: Final = 1000
+
+
+def full_schema(*, include_headers: bool) -> StructType:
+    names = [name for name in _TYPES if include_headers or name != _HEADERS]
+    return StructType([StructField(name, _TYPES[name]) for name in names])
+
+
+class ValueColumns(Protocol):
+    """Values that become columns of their own: payload.Payload."""
+
+    def fields(self) -> list[StructField]: ...
+
+    def needs_headers(self, wanted: Collection[str]) -> bool: ...
+
+    def columns(
+        self, partition: TopicPartition, decoded: Decoded, wanted: Collection[str]
+    ) -> dict[str, pa.Array]: ...
+
+
+class Table:
+    """The columns that a query wants, made from what was decoded."""
+
+    def __init__(self, schema: StructType, payload: ValueColumns | None = None) -> None:
+        self._schema = schema
+        self._payload = payload
+        fields = [] if payload is None else payload.fields()
+        _check(schema, _TYPES | {field.name: field.dataType for field in fields})
+        self._of_payload = {field.name for field in fields} & set(schema.fieldNames())
+
+    @property
+    def columns(self) -> Columns:
+        wanted = set(self._schema.fieldNames())
+        all_of_it = self._payload is not None and self._payload.needs_headers(self._of_payload)
+        return Columns(
+            key="key" in wanted or all_of_it,
+            value="value" in wanted or bool(self._of_payload),
+            headers=_HEADERS in wanted or all_of_it,
+            timestamp="timestamp" in wanted,
+            timestamp_type="timestampType" in wanted,
+        )
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        return to_arrow_schema(self._schema, timezone="UTC")
+
+    def record_batch(self, partition: TopicPartition, decoded: Decoded) -> pa.RecordBatch:
+        of_payload: dict[str, pa.Array] = {}
+        if self._payload is not None and self._of_payload:
+            of_payload = self._payload.columns(partition, decoded, self._of_payload)
+        arrays = []
+        for field in self.arrow_schema:
+            array = of_payload.get(field.name)
+            if array is None:
+                array = _column(field.name, partition, decoded)
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
+
+
+def _column(name: str, partition: TopicPartition, decoded: Decoded) -> pa.Array:
+    count = len(decoded.offsets)
+    match name:
+        case "key":
+            return decoded.keys
+        case "value":
+            return decoded.values
+        case "offset":
+            return decoded.offsets
+        case "topic":
+            return pa.repeat(pa.scalar(partition.topic, pa.string()), count)
+        case "partition":
+            return pa.repeat(pa.scalar(partition.partition, pa.int32()), count)
+        case "timestamp":
+            return _timestamps(partition, decoded)
+        case "timestampType":
+            return decoded.timestamp_types
+        case _:
+            return decoded.headers
+
+
+def _timestamps(partition: TopicPartition, decoded: Decoded) -> pa.Array:
+    try:
+        us = pc.multiply_checked(decoded.timestamps_ms, _US_PER_MS)
+    except pa.ArrowInvalid:
+        raise CorruptData(
+            f"{partition}, offsets {decoded.offsets[0]} to {decoded.offsets[-1]}: a timestamp is beyond what "
+            "Spark can hold; its producer wrote micro- or nanoseconds where milliseconds belong. Leave the "
+            "column out with .schema(...)"
+        ) from None
+    return us.view(pa.timestamp("us", "UTC"))
+
+
+def _check(schema: StructType, known: Mapping[str, DataType]) -> None:
+    for field in schema.fields:
+        if field.name not in known:
+            raise ConfigError(f"a topic has no column {field.name}; its columns are {', '.join(known)}")
+        expected = known[field.name]
+        if field.dataType.simpleString() != expected.simpleString():  # which leaves out what may be null
+            raise ConfigError(
+                f"column {field.name} of a topic is {expected.simpleString()}, "
+                f"and the schema says {field.dataType.simpleString()}; use its own type, and cast later"
+            )

@@ -1,0 +1,131 @@
+"""Zigzag varints, many at once.
+
+Records are framed by varints, so to read a million records is to read seven million of these. Nearly
+all have one or two bytes; those go through tables. The few longer ones are read exactly, byte by byte,
+but still all together.
+
+Rule 1: positions may lie anywhere. Reads are clipped to the buffer, never outside it, and a caller that
+        was led astray finds out because its fields do not end where their record does.
+Rule 2: what is accepted is what protocol/records.py accepts: up to five bytes for 32 bits, up to ten
+        for 64, and longer forms than needed.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import CorruptData
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+INT_BYTES_MAX = 5
+LONG_BYTES_MAX = 10
+
+_CONTINUES = 0x80
+_PAYLOAD = 0x7F
+_BITS = 7
+
+
+class Read(NamedTuple):
+    values: Ints
+    after: Ints
+    """Where each varint ends."""
+
+
+def _zigzag_decoded(raw: NDArray[np.uint64]) -> Ints:
+    return ((raw >> np.uint64(1)) ^ (np.uint64(0) - (raw & np.uint64(1)))).view(np.int64)
+
+
+def _values_of_pairs() -> Ints:
+    """What any two bytes mean, the first of them lowest; the second counts only if it is needed."""
+    pairs = np.arange(1 << 16, dtype=np.uint64)
+    first, second = pairs & np.uint64(0xFF), pairs >> np.uint64(8)
+    both = (first & np.uint64(_PAYLOAD)) | (second & np.uint64(_PAYLOAD)) << np.uint64(_BITS)
+    return _zigzag_decoded(np.where(first < _CONTINUES, first, both))
+
+
+PAIR_VALUES = _values_of_pairs()
+_VALUES = PAIR_VALUES[:_CONTINUES].copy()
+
+
+def read_varints(raw: Bytes, at: Ints, bytes_max: int = INT_BYTES_MAX) -> Read:
+    """The varint at each of the positions. Raises CorruptData if one is too long to be one."""
+    first = raw.take(at, mode="clip")
+    if first.max(initial=0) < _CONTINUES:
+        return Read(_VALUES.take(first), at + 1)
+    after = at + 1
+    second = raw.take(after, mode="clip")
+    values = PAIR_VALUES.take(second.astype(np.uint16) << 8 | first)
+    after += first >= _CONTINUES
+    longer = (first & second) >= _CONTINUES
+    if longer.any():
+        rows = longer.nonzero()[0]
+        values[rows], after[rows] = _read_long(raw, at[rows], bytes_max)
+    return Read(values, after)
+
+
+def _read_long(raw: Bytes, at: Ints, bytes_max: int) -> Read:
+    bits = 32 if bytes_max == INT_BYTES_MAX else 64
+    found = np.zeros(len(at), np.uint64)
+    after = at.copy()
+    rows = np.arange(len(at))
+    for index in range(bytes_max):
+        byte = raw.take(after[rows], mode="clip")
+        shift = _BITS * index
+        if bits - shift < _BITS and ((byte & _PAYLOAD) >> (bits - shift)).any():
+            raise CorruptData(f"a varint needs more than {bits} bits")
+        found[rows] |= (byte & _PAYLOAD).astype(np.uint64) << np.uint64(shift)
+        after[rows] += 1
+        rows = rows[byte >= _CONTINUES]
+        if not len(rows):
+            return Read(_zigzag_decoded(found), after)
+    raise CorruptData(f"a varint is longer than {bytes_max} bytes")
+
+
+def read_varint(view: memoryview, at: int) -> tuple[int, int]:
+    """One of 32 bits, and where it ends. For the few that are not worth an array."""
+    raw = 0
+    try:
+        for index in range(INT_BYTES_MAX):
+            byte = view[at + index]
+            raw |= (byte & _PAYLOAD) << _BITS * index
+            if byte < _CONTINUES:
+                break
+        else:
+            raise CorruptData(f"a varint is longer than {INT_BYTES_MAX} bytes")
+    except IndexError:
+        raise CorruptData("the batch ends inside a record") from None
+    if raw >> 32:
+        raise CorruptData("a varint needs more than 32 bits")
+    return (raw >> 1) ^ -(raw & 1), at + index + 1
+
+
+def varint_sizes(values: Ints) -> NDArray[np.int64]:
+    """How many bytes each takes."""
+    raw = _zigzag_encoded(values)
+    sizes = np.ones(len(values), np.int64)
+    for more in range(1, LONG_BYTES_MAX):
+        longer = raw >= np.uint64(1 << _BITS * more)
+        if not longer.any():
+            break
+        sizes += longer
+    return sizes
+
+
+def varint_columns(values: Ints) -> tuple[Bytes, Flags]:
+    """Each varint as a row of bytes, as many columns as the longest needs, and which bytes are its own."""
+    sizes = varint_sizes(values)
+    width = int(sizes.max(initial=1))
+    raw = _zigzag_encoded(values)
+    columns = np.empty((len(values), width), np.uint8)
+    for index in range(width):
+        part = (raw >> np.uint64(_BITS * index)).astype(np.uint8) & np.uint8(_PAYLOAD)
+        columns[:, index] = part | ((sizes > index + 1).astype(np.uint8) << 7)
+    return columns, np.arange(width) < sizes[:, None]
+
+
+def _zigzag_encoded(values: Ints) -> NDArray[np.uint64]:
+    return ((values << 1) ^ (values >> 63)).view(np.uint64)

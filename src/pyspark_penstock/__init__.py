@@ -1,0 +1,49 @@
+"""Makes `format("penstock")` known to Spark, which looks for modules whose names begin so.
+
+Spark imports this in every session that uses any Python data source, so nothing heavy is imported
+before it is needed.
+"""
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+
+class DefaultSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "penstock"
+
+    def schema(self) -> "StructType":
+        from penstock.spark.source import schema_of
+
+        return schema_of(self.options)
+
+    def reader(self, schema: "StructType") -> "DataSourceReader":
+        from penstock.spark.source import BatchReader
+
+        return BatchReader.of(self.options, schema)
+
+    def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":
+        from penstock.spark.stream_source import StreamReader
+
+        return StreamReader.of(self.options, schema)
+
+    def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
+        from penstock.spark.sink import BatchWriter
+
+        return BatchWriter.of(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
+        from penstock.spark.sink import StreamWriter
+
+        return StreamWriter.of(self.options, schema)

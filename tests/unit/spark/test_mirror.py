@@ -1,0 +1,47 @@
+"""What of a stream's position is committed to its group, and how its planner learns the name."""
+
+import socket
+
+from penstock.config.listeners import Address
+from penstock.spark.mirror import Query, group_of, moves
+from penstock.spark.options import stream_read_settings
+from penstock.spark.postbox import Postbox, post
+from penstock.types import TopicPartition
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+
+
+def group(query: Query, **options: str) -> str:
+    needed = {"bootstrap": "127.0.0.1:9092", "subscribe": "a"}
+    return group_of(stream_read_settings(needed | options), query)
+
+
+def test_a_group_is_named_by_option_query_or_id() -> None:
+    named, unnamed = Query("archive", "id-1"), Query("", "id-1")
+    assert group(named, **{"kafka.group.id": "mine"}) == "mine"
+    assert group(named, groupIdPrefix="team") == "archive"
+    assert group(unnamed, groupIdPrefix="team") == "team-id-1"
+    assert group(unnamed) == "spark-id-1"
+
+
+def test_a_position_moves_on_and_never_back() -> None:
+    assert moves({A0: 5, A1: 5}, {}, {}) == {A0: 5, A1: 5}
+    assert moves({A0: 5, A1: 5}, {A0: 4, A1: 6}, {A0: 9, A1: 9}) == {A0: 5}
+    assert moves({A0: 5}, {A0: 5}, {A0: 9}) == {}
+
+
+def test_a_position_beyond_the_end_is_of_a_topic_that_is_gone() -> None:
+    assert moves({A0: 2}, {A0: 50}, {A0: 3}) == {A0: 2}
+
+
+def test_a_letter_arrives_only_with_the_token() -> None:
+    postbox = Postbox(Address("127.0.0.1", 9092))
+    try:
+        assert postbox.letter() is None
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            stranger.sendto(bytes(16) + b"forged", (postbox.mailbox.host, postbox.mailbox.port))
+        assert postbox.letter() is None
+        post(postbox.mailbox, "orders-archive")
+        assert postbox.letter() == "orders-archive"
+    finally:
+        postbox.close()
