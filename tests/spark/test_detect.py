@@ -91,7 +91,7 @@ def test_what_the_example_plants_is_found_and_nothing_else(
     spark: "SparkSession", running: Broker, tmp_path: Path
 ) -> None:
     module = runpy.run_path(str(EXAMPLE / "payments.py"))
-    made, planted = module["payments"](cards=60, hours=3.0, seed=7)
+    made, planted = module["payments"](cards=60, hours=3.0, seed=7, start=START)
     create(running, "detect-example", 2)
     for partition in range(2):
         mine = [each.value() for each in made if (each.merchant == "shop-tested") == bool(partition)]
@@ -119,34 +119,29 @@ def test_what_is_remembered_survives_a_restart(
     wanted = settings(running, "detect-restart", tmp_path)
     write(running, "detect-restart", [payment("a", 0), payment("b", 1), payment("a", 2)])
     first = detected(spark, wanted)
-    assert (first.rows, sum(first.alerts.values()), first.keys) == (3, 0, 4)
+    assert (first.rows, sum(first.alerts.values())) == (3, 0)
     write(running, "detect-restart", [payment("a", 3)])
     second = detected(spark, wanted)
     assert (second.rows, second.alerts, second.lag) == (1, {"fast": 1, "much": 0}, 0)
     (alert,) = alerts(spark, running, "detect-restart")
     assert (alert["rule"], alert["key"]) == ("fast", "a")
     assert [each["offset"] for each in alert["evidence"]] == [0, 2, 3]
+    forget_after(wanted.checkpoint, last=1)
     again = detected(spark, wanted)
-    assert (again.rows, again.lag, sum(again.alerts.values())) == (0, 0, 0)
+    assert (again.rows, again.alerts, again.lag) == (1, {"fast": 1, "much": 0}, 0)
+    ids = [found.headers["penstock-alert-id"] for found in records(spark, running, "detect-restart-alerts")]
+    assert ids == [alert["id"]] * 2, "written again, and known by its id"
 
 
-def test_a_batch_that_is_run_again_makes_alerts_with_the_same_ids(
-    spark: "SparkSession", running: Broker, tmp_path: Path
-) -> None:
-    """Spark's own record of the batch is removed, as if it had died before it wrote it."""
-    create(running, "detect-again")
-    wanted = settings(running, "detect-again", tmp_path)
-    write(running, "detect-again", [payment("a", second) for second in range(7)])
-    detected(spark, wanted)
-    before = records(spark, running, "detect-again-alerts")
-    assert len(before) == 2
-    for path in (wanted.checkpoint / "commits").iterdir():
-        path.unlink()
-    detected(spark, wanted)
-    after = records(spark, running, "detect-again-alerts")
-    ids = Counter(found.headers["penstock-alert-id"] for found in after)
-    assert set(ids) == {json.loads(found.value)["id"] for found in before}
-    assert set(ids.values()) == {2}, "written again, and told apart from new ones by the id"
+def forget_after(checkpoint: Path, *, last: int) -> None:
+    """As if Spark had died in the batch after the last one, before it noted that it was done."""
+    batches = sorted(int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*"))
+    for number in batches:
+        for folder in ("offsets", "commits"):
+            # What the next batch has is noted before it runs.
+            if number > last + (folder == "offsets"):
+                (checkpoint / folder / str(number)).unlink(missing_ok=True)
+                (checkpoint / folder / f".{number}.crc").unlink(missing_ok=True)
 
 
 def test_late_rows_and_those_nobody_can_look_at_are_counted_and_kept(
@@ -170,8 +165,7 @@ def test_late_rows_and_those_nobody_can_look_at_are_counted_and_kept(
     assert found[late]["penstock-source-offset"] == "3"
     assert found[b"not json"]["penstock-error"].startswith("unreadable: ")
     assert found[ahead]["penstock-error"] == "ahead of time"
-    write(running, "detect-late", [payment("b", 955 + number) for number in range(3)])
-    assert detected(spark, wanted).alerts["fast"] == 1, "a time in 2099 has not moved the watermark"
+    assert report.watermark == "2026-03-01T00:15:40.000Z", "a time in 2099 has not moved it"
 
 
 def test_sessions_end_when_the_watermark_has_passed_them(

@@ -1,16 +1,21 @@
 """Rows from everywhere to everywhere, with a real broker and a real database."""
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from deltalake import DeltaTable
 
+from penstock.errors import CommandFailed
+from penstock.spark.pipelines.etl import stages
 from penstock.testing import Broker
 from tests.spark.etl_runs import records_of, run_once, settings_for, written
 from tests.spark.postgres_server import postgres_server
+from tests.spark.topics import create, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +47,7 @@ SHOP = """
     [enrich]
     format = "csv"
     path = "customers.csv"
+    schema = "customer int, city string"
     on = "customer"
     missing = "dead"
     refresh_s = 0
@@ -90,5 +96,118 @@ def test_csv_files_reach_postgresql_through_all_stages(
     with psycopg.connect(postgres) as database:
         found = database.execute("select id, city from shop order by id").fetchall()
     assert found == [(1, "Oslo"), (6, "Bern")]
-    assert run_once(spark, settings).stages["extract"].rows == 0
+    assert run_once(spark, settings._replace(stages=("extract",))).stages["extract"].rows == 0
     assert {each.key for each in records_of(running.bootstrap, "shop.enrich")} == {b"1", b"6"}
+
+
+def test_a_table_of_sqlite_reaches_a_topic_and_not_twice_after_a_crash(
+    spark: "SparkSession", running: Broker, tmp_path: Path
+) -> None:
+    """Spark's record of a batch is removed, and part of what it wrote: as if it had died in the middle."""
+    with sqlite3.connect(tmp_path / "shop.db") as database:
+        database.execute("create table orders (id integer primary key, name text)")
+        database.executemany("insert into orders values (?, ?)", [(n, f"n{n % 3}") for n in range(1, 31)])
+    database.close()
+    spec = written(
+        tmp_path,
+        """
+        name = "sqlite"
+        key = "name"
+        partitions = 1
+        [extract]
+        from = "database"
+        url = "sqlite:///shop.db"
+        table = "orders"
+        column = "id"
+        [load]
+        to = "topic"
+        topic = "sqlite-target"
+        """,
+    )
+    settings = settings_for(spec, running.bootstrap, rows_per_batch=20)
+    report = run_once(spark, settings)
+    assert (report.stages["extract"].rows, report.stages["extract"].batches) == (30, 2)
+    before = records_of(running.bootstrap, "sqlite-target")
+    assert [json.loads(each.value or b"")["id"] for each in before] == list(range(1, 31))
+    assert {each.key for each in before} == {b"n0", b"n1", b"n2"}
+    # Some more, of which a run that dies writes ten before its batch is over.
+    with sqlite3.connect(tmp_path / "shop.db") as database:
+        database.executemany("insert into orders values (?, ?)", [(n, "x") for n in range(31, 61)])
+    database.close()
+    run_once(spark, settings._replace(stages=("extract",)))
+    load = settings._replace(stages=("load",), rows_per_batch=30)
+    ten = [json.loads(each.value or b"") for each in records_of(running.bootstrap, "sqlite.extract")[30:40]]
+    batch = 1 + max(int(path.name) for path in (settings.checkpoint("load") / "commits").glob("[0-9]*"))
+    dying = stages.topic_of(load, "load")
+    dying.write(spark.createDataFrame(ten, "id bigint, name string").coalesce(1), batch)
+    assert len(records_of(running.bootstrap, "sqlite-target")) == 40
+    run_once(spark, load)
+    after = records_of(running.bootstrap, "sqlite-target")
+    assert [json.loads(each.value or b"")["id"] for each in after] == list(range(1, 61))
+
+
+def test_a_topic_reaches_a_lake_through_a_function(
+    spark: "SparkSession", running: Broker, tmp_path: Path
+) -> None:
+    create(running, "etl-orders", 2)
+    fill(running, "etl-orders", [b'{"id": %d, "at": "2026-11-15T00:00:0%dZ"}' % (n, n) for n in range(5)])
+    fill(running, "etl-orders", [b"no json", b'{"id": 9}'], partition=1)
+    (tmp_path / "functions.py").write_text(FUNCTION)
+    spec = written(tmp_path, TO_LAKE)
+    settings = settings_for(spec, running.bootstrap)
+    report = run_once(spark, settings)
+    assert (report.stages["load"].rows, report.dead_letters) == (6, 1)
+    for path in (settings.checkpoint("load") / "commits").iterdir():
+        path.unlink()
+    run_once(spark, settings)
+    found = DeltaTable(tmp_path / "lake").to_pyarrow_table().sort_by("id").to_pylist()
+    assert [(row["id"], row["twice"]) for row in found] == [(n, f"{n} and {n}") for n in (0, 1, 2, 3, 4, 9)]
+    (dead,) = records_of(running.bootstrap, "lake.dead")
+    assert (dead.value, dead.headers["penstock-source-topic"]) == (b"no json", "etl-orders")
+    with pytest.raises(CommandFailed, match=r"holds rows, and the checkpoint .* is new"):
+        run_once(spark, settings._replace(spec=spec._replace(checkpoint=tmp_path / "another")))
+
+
+FUNCTION = """
+from pyspark.sql import functions as f
+from pyspark.sql.functions import udf
+
+def text(number):
+    return f"{number} and {number}"
+
+def clean(rows):
+    return rows.withColumn("twice", udf(text)("id"))
+"""
+TO_LAKE = """
+    name = "lake"
+    [extract]
+    from = "topic"
+    topic = "etl-orders"
+    schema = "id bigint, at timestamp"
+    [transform]
+    python = "functions.py:clean"
+    [load]
+    to = "delta"
+    path = "lake"
+    partition_by = "day"
+    time_column = "at"
+"""
+
+
+def test_what_only_spark_can_see_is_said_in_one_sentence(
+    spark: "SparkSession", running: Broker, tmp_path: Path
+) -> None:
+    def refusal(old: str, new: str) -> str:
+        assert old in SHOP
+        nowhere = "postgresql://nobody@127.0.0.1:1/x"
+        spec = written(tmp_path, SHOP.replace(old, new, 1), NAME="wrong", URL=nowhere)
+        with pytest.raises(CommandFailed) as refused:
+            run_once(spark, settings_for(spec, running.bootstrap, "enrich"))
+        return str(refused.value)
+
+    (tmp_path / "customers.csv").write_text("customer,city\n1,Oslo\n1,Rome\n")
+    assert "[transform] sql: " in refusal("select id", "select idd")
+    assert "idd" in refusal("select id", "select idd")
+    assert "has no column client; it has customer, city" in refusal('on = "customer"', 'on = "client"')
+    assert "has 2 rows for customer 1: rows would multiply" in refusal("amount", "amount")
+    assert "Path does not exist" in refusal("customers.csv", "nowhere.csv")

@@ -174,21 +174,6 @@ def test_a_group_that_cannot_be_written_does_not_stop_the_query(
     assert committed(running, f"g-{topic}", topic) == [None]
 
 
-def test_a_minimum_is_waited_for_until_the_delay_is_over(
-    spark: "SparkSession", running: Broker, topic: str, checkpoint: str
-) -> None:
-    create(running, topic)
-    fill(running, topic, numbered(2))
-    run = Run(spark, running, checkpoint, subscribe=topic, minOffsetsPerTrigger="5", maxTriggerDelay="2s")
-    with run.going():
-        eventually(lambda: len(run.batches) == 1)  # the first does not wait
-        fill(running, topic, numbered(2))
-        eventually(lambda: len(run.batches) == 2)
-        fill(running, topic, numbered(5))
-        eventually(lambda: len(run.batches) == 3)
-    assert [len(batch) for batch in run.batches] == [2, 2, 5]
-
-
 def test_bytes_limit_what_a_trigger_takes(
     spark: "SparkSession", running: Broker, topic: str, checkpoint: str
 ) -> None:

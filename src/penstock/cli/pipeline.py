@@ -41,6 +41,8 @@ EVERY_S = 10.0
 COMMAND_FILES = (
     "penstock.cli.pipeline_replay",
     "penstock.cli.pipeline_etl",
+    "penstock.cli.pipeline_detect",
+    "penstock.cli.pipeline_insights",
     "penstock.cli.pipeline_audit",
 )
 

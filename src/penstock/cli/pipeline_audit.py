@@ -23,6 +23,8 @@ from penstock.cli.pipeline import (
 
 if TYPE_CHECKING:
     from penstock.cli.connection import Broker
+    from penstock.spark.pipelines.audit import AuditSettings
+    from penstock.spark.pipelines.audit_report import AuditReport
 
 EXAMPLES = examples(
     ("Is every record in the lake, once, as it was?",
@@ -93,16 +95,11 @@ def audit(
     as_json: Json = False,
 ) -> None:
     from penstock.cli.command import settings_of
-    from penstock.cli.output import note
 
     spark_settings = settings_of(settings or [], "--set")
     with _spark_is_installed():
         from penstock.spark.pipelines.audit import AuditSettings, check
-        from penstock.spark.pipelines.audit import audit as run_audit
         from penstock.spark.pipelines.audit_ids import parse_ids
-        from penstock.spark.pipelines.jobs import GivenUp, stop_at_once_on_signals
-        from penstock.spark.pipelines.running import SparkEnded
-        from penstock.spark.session import spark_session
     wanted = AuditSettings(
         topics=tuple(dict.fromkeys(topics)),
         access=_access(broker),
@@ -118,18 +115,29 @@ def audit(
     with broker.client():
         pass  # an address at which nobody answers is told at once, and why
     check(wanted)
+    report = _audited(wanted, master, spark_settings)
+    _print(report, as_json=as_json)
+    if not report.is_clean:
+        raise typer.Exit(VIOLATED)
+
+
+def _audited(wanted: "AuditSettings", master: str, spark_settings: dict[str, str]) -> "AuditReport":
+    """A stop leaves no verdict, so it is no success here."""
+    from penstock.cli.output import note
+    from penstock.spark.pipelines.audit import audit as run_audit
+    from penstock.spark.pipelines.jobs import GivenUp, stop_at_once_on_signals
+    from penstock.spark.pipelines.running import SparkEnded
+    from penstock.spark.session import spark_session
+
     note(f"audit: starting Spark on {master}")
     try:
         with (
             spark_session("audit", master, spark_settings, log_level="OFF") as spark,
             stop_at_once_on_signals() as stop,
         ):
-            report = run_audit(spark, wanted, stop)
+            return run_audit(spark, wanted, stop, note)
     except GivenUp:
         note("audit: stopped, there is no verdict")
         raise KeyboardInterrupt from None
     except ConnectionError as problem:  # it cannot be stopped, because it is gone
         raise SparkEnded from problem
-    _print(report, as_json=as_json)
-    if not report.is_clean:
-        raise typer.Exit(VIOLATED)

@@ -96,6 +96,20 @@ def plan(start: Position, end: Position, earliest: Position, *, from_earliest: I
     return Plan([each for each in ranges if each.size > 0], losses)
 
 
+def first_start(start: Position, end: Position, *, may_move: bool) -> dict[TopicPartition, int]:
+    """Where the very first batch of a stream starts, if it is run again after a crash.
+
+    Its end is in the checkpoint and its start is not: that is looked up anew. Partitions that have come
+    since are for the next batch. A start that `may_move`, as the end of a topic does, was where the
+    batch ends (stream_source.Planner).
+    """
+    return {
+        partition: min(offset, end[partition]) if may_move else offset
+        for partition, offset in start.items()
+        if partition in end
+    }
+
+
 def bounded(start: Position, end: Position, earliest: Position, latest: Position) -> Plan:
     """The ranges of a batch, within what there is."""
     ranges: list[Range] = []

@@ -114,6 +114,13 @@ class Everywhere(NamedTuple):
 Place = Everywhere | AtOffsets | AtTime | AtTimes
 
 
+def may_move(place: Place, *, latest_if_no_match: bool) -> bool:
+    """Whether it can be another one when it is looked up again a little later."""
+    if isinstance(place, AtOffsets):
+        return LATEST in place.offsets.values()
+    return place == Everywhere(LATEST) or (isinstance(place, AtTime | AtTimes) and latest_if_no_match)
+
+
 class Limits(NamedTuple):
     """How much one trigger of a stream takes."""
 

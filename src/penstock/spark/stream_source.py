@@ -45,6 +45,7 @@ from penstock.spark.offsets import (
     Position,
     Range,
     available,
+    first_start,
     from_document,
     limited,
     limited_by_bytes,
@@ -52,7 +53,7 @@ from penstock.spark.offsets import (
     split,
     to_document,
 )
-from penstock.spark.options import Limits, ReadSettings, stream_read_settings
+from penstock.spark.options import Limits, ReadSettings, may_move, stream_read_settings
 from penstock.spark.pool import borrowed
 from penstock.spark.reading import read_range, record_bytes
 from penstock.spark.source import RangePartition, payload_of
@@ -143,10 +144,19 @@ def _read_limit(limits: Limits) -> ReadLimit:
 
 
 class Planner:
-    """Looks for news, and cuts it into tasks."""
+    """Looks for news, and cuts it into tasks.
+
+    Spark writes down where each batch ends, and for the very first one nobody writes down where it
+    starts: Spark asks for that again, several times and also after a crash. An answer that has moved
+    meanwhile would leave records out. So it is looked up once, and if it can move, the first batch is
+    empty: its end, in the checkpoint, is the start.
+    """
 
     def __init__(self, settings: ReadSettings) -> None:
         self._settings = settings
+        self._may_move = may_move(settings.start, latest_if_no_match=settings.latest_if_no_match)
+        self._initial: Position | None = None
+        self._has_begun = False
         self._mirror = Mirror(settings) if settings.mirror else None
         self._found: Found | None = None
         self._found_at = 0.0
@@ -156,11 +166,13 @@ class Planner:
         self._triggered_at: float | None = None
         self.latest: Position = {}
 
-    def initial(self) -> dict[TopicPartition, int]:
+    def initial(self) -> Position:
         settings = self._settings
-        with self._client() as client:
-            partitions = required(self._discover(client), settings.subscription)
-            return resolve(client, settings, settings.start, partitions)
+        if self._initial is None:
+            with self._client() as client:
+                partitions = required(self._discover(client), settings.subscription)
+                self._initial = resolve(client, settings, settings.start, partitions)
+        return self._initial
 
     def stop_at_what_is_there(self) -> None:
         with self._client() as client:
@@ -172,6 +184,9 @@ class Planner:
             self.latest = self._ends(client) if self._target is None else self._target
             if self._mirror is not None:
                 self._mirror.follow(start, self.latest)
+            if start == self._initial and self._may_move and not self._has_begun:
+                self._has_begun = True
+                return start
             if takes_all or not self._settings.limits.are_any:
                 return self.latest
             new = self.latest.keys() - start.keys()
@@ -180,6 +195,9 @@ class Planner:
 
     def tasks(self, start: Position, end: Position) -> list[InputPartition]:
         settings = self._settings
+        self._has_begun = True
+        if start == self._initial:
+            start = first_start(start, end, may_move=self._may_move)
         unsure = [
             p for p, until in end.items() if start.get(p, until + 1) > until or p.topic in self._made_anew
         ]

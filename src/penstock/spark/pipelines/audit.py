@@ -8,7 +8,7 @@ Rule 2: a run that was stopped has no verdict.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from penstock.errors import CommandFailed, ConfigError
+from penstock.spark.offsets import Range
 from penstock.spark.pipelines import audit_lake, audit_topics
 from penstock.spark.pipelines.audit_ids import IdPart
 from penstock.spark.pipelines.audit_lake import LakePlan
@@ -28,6 +29,8 @@ from penstock.spark.pipelines.running import Stop, reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+Tell = Callable[[str], None]
 
 
 class AuditSettings(NamedTuple):
@@ -77,17 +80,25 @@ def check(settings: AuditSettings) -> Plans:
     return Plans(lake, tuple(plans) or (base,))
 
 
-def audit(spark: "SparkSession", settings: AuditSettings, stop: Stop) -> AuditReport:
+def audit(spark: "SparkSession", settings: AuditSettings, stop: Stop, tell: Tell) -> AuditReport:
     """GivenUp if a stop is asked for."""
     began = time.monotonic()
     plans = check(settings)
     run = _Run(spark, settings, stop)
     if plans.lake is not None:
+        files = len(plans.lake.files.there)
+        tell(f"audit: {_size(plans.lake.ranges)} against {files:,} files of {plans.lake.folder}")
         run.look_at_lake(plans.lake)
     for plan in plans.topics:
+        against = "" if plan.target is None else f" against {_size(plan.target_ranges)}"
+        tell(f"audit: {plan.name}: {_size(plan.source_ranges)}{against}")
         run.look_at_topics(plan)
     kinds = counting(strict=settings.strict, complete=settings.complete, ignored=settings.ignored)
     return AuditReport(run.checked, tuple(run.findings), kinds, time.monotonic() - began)
+
+
+def _size(ranges: Sequence[Range]) -> str:
+    return f"{sum(each.size for each in ranges):,} offsets in {len(ranges):,} partitions"
 
 
 class _Run:
@@ -122,11 +133,11 @@ class _Run:
             ) from problem
         ids = audit_topics.by_id(rows).persist(StorageLevel.DISK_ONLY)
         try:
-            self.findings += audit_topics.findings(plan, rows, ids, self._collected)
-            [row] = self._collected(ids.agg(F.count(F.lit(1)).alias("ids")))
+            outcome = audit_topics.outcome(plan, ids, self._collected)
         finally:
             ids.unpersist()
-        self.checked[f"ids of {plan.name}"] = row.ids
+        self.findings += outcome.findings
+        self.checked[f"ids of {plan.name}"] = outcome.ids
 
     def _collected(self, frame: "DataFrame") -> list[Any]:
         return done_by_spark(self._spark, frame.collect, self._stop, give_up_when_asked=1)

@@ -77,9 +77,7 @@ class AuditReport(NamedTuple):
 
     def lines(self) -> list[str]:
         kinds = {finding.kind for finding in self.violations}
-        verdict = (
-            "clean" if self.is_clean else f"{len(kinds)} kinds of violations: {', '.join(sorted(kinds))}"
-        )
+        verdict = "clean" if self.is_clean else f"violations: {', '.join(sorted(kinds))}"
         told = [f"VIOLATION  {finding.kind}: {finding.line()}" for finding in self.violations]
         told += [f"note       {finding.line()}" for finding in self.notes]
         facts = {f"checked {name}": count for name, count in self.checked.items()}

@@ -15,7 +15,7 @@ Rule 3: the second topic's end is settled first, then the first's, so that nothi
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -31,7 +31,6 @@ from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-IN_BOTH: Final = "of_source > 0 and of_target > 0"
 Collect = Callable[["DataFrame"], list[Any]]
 """Runs a query, unless a stop is asked for."""
 
@@ -92,45 +91,92 @@ def _identified(
 
 
 def by_id(rows: "DataFrame") -> "DataFrame":
-    """One row for each id: how often it is in either topic, and where it is first."""
+    """One row for each id: how often it is in either topic, and where it is first. Those without an id are
+    one row too."""
     is_source = F.col("is_source")
-    return (
-        rows.where("id is not null")
-        .groupBy("id")
-        .agg(
-            F.sum(F.when(is_source, 1).otherwise(0)).alias("of_source"),
-            F.sum(F.when(is_source, 0).otherwise(1)).alias("of_target"),
-            F.min(F.when(is_source, F.col("place"))).alias("source"),
-            F.min(F.when(~is_source, F.col("place"))).alias("target"),
-        )
+    return rows.groupBy("id").agg(
+        F.sum(F.when(is_source, 1).otherwise(0)).alias("of_source"),
+        F.sum(F.when(is_source, 0).otherwise(1)).alias("of_target"),
+        F.min(F.when(is_source, F.col("place"))).alias("source"),
+        F.min(F.when(~is_source, F.col("place"))).alias("target"),
     )
 
 
-def findings(plan: TopicsPlan, rows: "DataFrame", ids: "DataFrame", collect: Collect) -> list[Finding]:
-    """`ids` is what `by_id` makes of `rows`, kept by Spark for the several questions asked of it."""
-    nameless = rows.where("id is null").agg(F.count(F.lit(1)).alias("records"))
-    [row] = collect(nameless)
+class Outcome(NamedTuple):
+    ids: int
+    findings: list[Finding]
+
+
+def outcome(plan: TopicsPlan, everything: "DataFrame", collect: Collect) -> Outcome:
+    """Of what `by_id` makes, kept by Spark for the several questions asked of it."""
+    ids = everything.where("id is not null")
+    lanes = [_Lane(*row) for row in collect(_by_lane(plan, everything))]
+    found = [_nameless(plan, lanes), *_doubled(plan, ids, lanes, collect)]
+    if plan.target is not None:
+        found += _missing(plan, ids, lanes, collect)
+        found += _disordered(plan, ids, collect)
+    return Outcome(sum(lane.ids for lane in lanes), found)
+
+
+class _Lane(NamedTuple):
+    """Sums over the ids that are first in one partition of the source; None: over those in the target."""
+
+    lane: str | None
+    nameless: int
+    ids: int
+    absent: int
+    doubled: int
+    repeated: int
+    new: int
+    last: int | None
+    """Offset of the last record that arrived."""
+
+
+def _by_lane(plan: TopicsPlan, everything: "DataFrame") -> "DataFrame":
+    of_source, of_target = F.col("of_source"), F.col("of_target")
+    has_id = F.col("id").isNotNull()
+    # Records that a condition leaves out at their origin are not asked about where they arrived.
+    counts = has_id if plan.where is None else has_id & (of_source > 0)
+    more = of_target - F.greatest(of_source, F.lit(1))
+    return everything.groupBy("source.lane").agg(
+        F.sum(F.when(has_id, 0).otherwise(of_source + of_target)),
+        _how_many(has_id),
+        _how_many(has_id & (of_target == 0)),
+        _total(F.when(counts, more)),
+        _total(F.when(has_id, of_source - 1)),
+        _how_many(has_id & (of_source == 0)),
+        F.max(F.when(has_id & (of_target > 0), F.col("source.offset"))),
+    )
+
+
+def _nameless(plan: TopicsPlan, lanes: Sequence[_Lane]) -> Finding:
     what = f"records have no {' and '.join(map(str, plan.ids))}"
-    found = [Finding("unknown", plan.name, row.records, what)]
+    return Finding("unknown", plan.name, sum(lane.nameless for lane in lanes), what)
+
+
+def _doubled(plan: TopicsPlan, ids: "DataFrame", lanes: Sequence[_Lane], collect: Collect) -> list[Finding]:
+    repeated = sum(lane.repeated for lane in lanes)
     if plan.target is None:
-        return found + _repeated(plan, ids, collect)
-    found += _missing(plan, ids, collect)
-    found += _doubled(plan, ids, collect)
-    return found + _disordered(plan, ids, collect)
+        again = ids.where("of_source > 1")
+        what = "records have the id of another"
+        return [_with_examples("duplicated", plan, repeated, what, again, collect)]
+    doubled = sum(lane.doubled for lane in lanes)
+    again = ids.where("of_target > greatest(of_source, 1)")
+    new = sum(lane.new for lane in lanes)
+    return [
+        _with_examples("duplicated", plan, doubled, "records arrived more than once", again, collect),
+        Finding("repeated", plan.name, repeated, "records have in the first topic the id of another"),
+        Finding("new", plan.name, new, "records are in the second topic only"),
+    ]
 
 
-def _repeated(plan: TopicsPlan, ids: "DataFrame", collect: Collect) -> list[Finding]:
-    [row] = collect(ids.agg(_total(F.col("of_source") - 1).alias("again")))
-    again = ids.where("of_source > 1")
-    return [_with_examples("duplicated", plan, row.again, "records have the id of another", again, collect)]
-
-
-def _missing(plan: TopicsPlan, ids: "DataFrame", collect: Collect) -> list[Finding]:
-    reached = ids.where(IN_BOTH).groupBy("source.lane").agg(F.max("source.offset").alias("last"))
-    pairs = [F.lit(item) for row in collect(reached) for item in (row.lane, row.last)]
+def _missing(plan: TopicsPlan, ids: "DataFrame", lanes: Sequence[_Lane], collect: Collect) -> list[Finding]:
+    if not any(lane.absent for lane in lanes):
+        return []
+    pairs = [F.lit(item) for lane in lanes if lane.last is not None for item in (lane.lane, lane.last)]
     last = F.try_element_at(F.create_map(*pairs), F.col("source.lane")) if pairs else F.lit(None)
     is_lost = F.col("source.offset") < F.coalesce(last, F.lit(-1))
-    absent = ids.where("of_source > 0 and of_target = 0")
+    absent = ids.where("of_target = 0")
     [row] = collect(absent.agg(_how_many(is_lost).alias("lost"), _how_many(~is_lost).alias("behind")))
     return [
         _with_examples("lost", plan, row.lost, "records did not arrive", absent.where(is_lost), collect),
@@ -138,37 +184,22 @@ def _missing(plan: TopicsPlan, ids: "DataFrame", collect: Collect) -> list[Findi
     ]
 
 
-def _doubled(plan: TopicsPlan, ids: "DataFrame", collect: Collect) -> list[Finding]:
-    of_source, of_target = F.col("of_source"), F.col("of_target")
-    [row] = collect(
-        ids.agg(
-            _total(of_target - F.greatest(of_source, F.lit(1))).alias("doubled"),
-            _total(of_source - 1).alias("repeated"),
-            _how_many(of_source == 0).alias("new"),
-        )
-    )
-    again = ids.where("of_target > greatest(of_source, 1)")
-    return [
-        _with_examples("duplicated", plan, row.doubled, "records arrived more than once", again, collect),
-        Finding("repeated", plan.name, row.repeated, "records have in the first topic the id of another"),
-        Finding("new", plan.name, row.new, "records are in the second topic only"),
-    ]
-
-
 def _disordered(plan: TopicsPlan, ids: "DataFrame", collect: Collect) -> list[Finding]:
-    both = ids.where(IN_BOTH).where("source.key is not null")
+    both = ids.where("of_source > 0 and of_target > 0 and source.key is not null")
     lane = Window.partitionBy("source.key", "source.lane", "target.lane").orderBy("target.offset")
     highest = F.max("source.offset").over(lane.rowsBetween(Window.unboundedPreceding, -1))
-    late = both.withColumn("highest", highest).where(F.col("source.offset") < F.col("highest"))
-    [row] = collect(late.agg(F.count(F.lit(1)).alias("late")))
-    keys = both.groupBy("source.key").agg(
-        F.count_distinct("source.lane").alias("before"), F.count_distinct("target.lane").alias("after")
+    followed = both.withColumn("is_late", F.coalesce(F.col("source.offset") < highest, F.lit(False)))
+    keys = followed.groupBy("source.key").agg(
+        _how_many(F.col("is_late")).alias("late"),
+        F.size(F.collect_set("source.lane")).alias("before"),
+        F.size(F.collect_set("target.lane")).alias("after"),
     )
-    [scattered] = collect(keys.agg(_how_many(F.col("after") > F.col("before")).alias("keys")))
+    is_spread = F.col("after") > F.col("before")
+    [row] = collect(keys.agg(_total(F.col("late")).alias("late"), _how_many(is_spread).alias("spread")))
     behind = "records arrived behind one of their key that was sent after them"
     return [
-        _with_examples("order", plan, row.late, behind, late, collect),
-        Finding("order", plan.name, scattered["keys"], "keys are spread over more partitions than before"),
+        _with_examples("order", plan, row.late, behind, followed.where("is_late"), collect),
+        Finding("order", plan.name, row.spread, "keys are spread over more partitions than before"),
     ]
 
 

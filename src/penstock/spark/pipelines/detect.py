@@ -3,8 +3,9 @@
     payments ── columns ──▶ state of each rule and key ──▶ alerts
                                         └── late, unreadable ──▶ payments.rejected
 
-Rules are in a file (detect_rules.py). What is found is decided without Spark (detect_state.py); Spark brings
-the rows of a key together, keeps what is remembered, and moves the watermark (detect_query.py).
+Rules are in a file (detect_rules.py). What is found is decided without Spark (detect_memory.py,
+detect_state.py); Spark brings the rows of a key together, keeps what is remembered, and moves the watermark
+(detect_query.py).
 
 Rule 1: what is remembered is in the checkpoint with the position. A run that dies is started again with the
         same words, and goes on.
@@ -25,6 +26,7 @@ from penstock.spark.payload import Payload
 from penstock.spark.pipelines import detect_query, report
 from penstock.spark.pipelines.checkpoint import claim
 from penstock.spark.pipelines.cluster import cluster, partitions_of
+from penstock.spark.pipelines.detect_memory import BUCKETS
 from penstock.spark.pipelines.detect_query import ALERT, FORGOTTEN, METRICS, REASONS
 from penstock.spark.pipelines.detect_rules import Rules
 from penstock.spark.pipelines.progress import Progress, lag
@@ -88,8 +90,6 @@ class DetectReport(NamedTuple):
     """How many rows no rule could look at, by the reason."""
     forgotten: int
     """Events that had to be forgotten early, because one key had too many."""
-    keys: int
-    """How many pairs of a rule and a key are remembered."""
     watermark: str | None
     batches: int
     seconds: float
@@ -110,7 +110,6 @@ class DetectReport(NamedTuple):
                 "rejected": f"{sum(self.rejected.values()):,} to {self.rejected_topic}",
                 **{f"  {reason}": count for reason, count in self.rejected.items() if count},
                 "forgotten": forgotten,
-                "remembered": f"{self.keys:,} keys of rules",
                 "watermark": self.watermark,
                 "batches": self.batches,
                 "seconds": self.seconds,
@@ -135,7 +134,12 @@ def check(settings: DetectSettings) -> None:
             client.create_topic(topic, PARTITIONS)
     claim(
         settings.checkpoint,
-        {"pipeline": "detect", "topic": settings.topic, "alerts": settings.alerts},
+        {
+            "pipeline": "detect",
+            "topic": settings.topic,
+            "alerts": settings.alerts,
+            "buckets": str(BUCKETS),
+        },
     )
 
 
@@ -190,7 +194,6 @@ class Counts:
         self._names = [rule.name for rule in rules.rules]
         self._last_batch = -1
         self._found: Counter[str] = Counter()
-        self.keys = 0
         self.watermark: str | None = None
 
     def read(self, query: "StreamingQuery", tell: Tell) -> None:
@@ -205,7 +208,6 @@ class Counts:
         self._last_batch = progress["batchId"]
         new = Counter({name: int(count or 0) for name, count in found.items()})
         self._found += new
-        self.keys = sum(int(each["numRowsTotal"]) for each in progress.get("stateOperators") or [])
         self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)
         if alerts := sum(count for name, count in new.items() if name.startswith(ALERT)):
             tell(f"batch {self._last_batch}: {alerts:,} {'alert' if alerts == 1 else 'alerts'}")
@@ -240,7 +242,6 @@ def _report(settings: DetectSettings, progress: Progress, counts: Counts, second
         alerts=counts.alerts,
         rejected=counts.rejected,
         forgotten=counts.forgotten,
-        keys=counts.keys,
         watermark=counts.watermark,
         batches=progress.batches,
         seconds=seconds,

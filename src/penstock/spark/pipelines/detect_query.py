@@ -1,6 +1,6 @@
 """The streaming query of `detect`: from records to rows for rules, through the state, to records again.
 
-    topic ──▶ columns ──▶ one row for each rule ──▶ state of (rule, key) ──▶ alerts, rejected rows
+    topic ──▶ columns ──▶ one row for each rule ──▶ state of many keys ──▶ alerts, rejected rows
 
 All rules are one stateful operator, so there is one watermark and one read of the topic, and the operator
 itself tells late rows from others.
@@ -8,7 +8,7 @@ itself tells late rows from others.
 Why the column `never_late`: where an operator has timers in event time, Spark removes rows behind the
 watermark before the operator sees them, and tells only how many. It knows the column of the time by a mark
 in its metadata. The mark is put on a column whose time is far away; so every row comes through, and
-`detect_state` hands back those that are late. The watermark itself is made of the real time.
+`detect_memory` hands back those that are late. The watermark itself is made of the real time.
 `tests/spark/test_detect.py` fails if a Spark should do this in another way.
 
 Rule: a row that a rule should have looked at and could not is rejected with a reason: it is late, its value
@@ -16,7 +16,8 @@ Rule: a row that a rule should have looked at and could not is rejected with a r
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.errors import CommandFailed
 from penstock.spark.payload import Payload
@@ -27,9 +28,11 @@ from penstock.spark.payload.dead_letters import (
     PARTITION_HEADER,
     TOPIC_HEADER,
 )
+from penstock.spark.pipelines.detect_memory import BUCKETS, Look, Memory
 from penstock.spark.pipelines.detect_rules import Kind, Rule, Rules, Stream
-from penstock.spark.pipelines.detect_state import Alert, Outcome, step, time_text
+from penstock.spark.pipelines.detect_state import Alert, time_text
 from penstock.spark.pipelines.detect_windows import Event
+from penstock.spark.pipelines.running import reason
 from penstock.spark.table import full_schema
 
 if TYPE_CHECKING:
@@ -103,12 +106,13 @@ def found_in(rows: "DataFrame", rules: Rules, topic: str) -> "DataFrame":
         "partition",
         "offset",
         "time_ms",
-        "never_late",
         is_first.alias("first"),
         f.when(is_first, f.col("key")).alias("key"),
         f.when(is_first, f.col("value")).alias("value"),
+        "never_late",
+        f.pmod(f.xxhash64("look.of"), f.lit(BUCKETS)).cast("int").alias("bucket"),
     )
-    return looks.groupBy("rule", "of").applyInPandasWithState(
+    return looks.groupBy("bucket").applyInPandasWithState(
         evaluator(rules, topic), _FOUND, _STATE, "append", GroupStateTimeout.EventTimeTimeout
     )
 
@@ -245,12 +249,26 @@ def _condition(rows: "DataFrame", rule: Rule) -> "Column":
     if rule.where is None:
         return f.lit(True)
     try:
-        kind = rows.select(f.expr(rule.where)).schema[0].dataType.simpleString()
+        with _quiet():
+            kind = rows.select(f.expr(rule.where)).schema[0].dataType.simpleString()
     except PySparkException as problem:
-        raise CommandFailed(f"rule {rule.name}: where: {str(problem).splitlines()[0]}") from problem
+        raise CommandFailed(f"rule {rule.name}: where: {reason(problem)}") from problem
     if kind != "boolean":
         raise CommandFailed(f"rule {rule.name}: where is {kind}; give a condition, such as amount > 100")
     return f.coalesce(f.expr(rule.where), f.lit(False))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PySpark prints what is wrong with SQL, as pages of JSON; here it is told as a sentence."""
+    from pyspark.logger import PySparkLogger
+
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 # Inside tasks
@@ -259,29 +277,25 @@ Evaluate = Callable[[Any, Iterable["pd.DataFrame"], "GroupState"], Iterator["pd.
 
 
 def evaluator(rules: Rules, topic: str) -> Evaluate:
-    """What Spark calls for each rule and key."""
+    """What Spark calls for each bucket of keys."""
     known = {rule.name: rule for rule in rules.rules}
 
     def evaluate(
-        group: tuple[str, str], frames: Iterable["pd.DataFrame"], state: "GroupState"
+        bucket: tuple[int], frames: Iterable["pd.DataFrame"], state: "GroupState"
     ) -> Iterator["pd.DataFrame"]:
         import pandas as pd
 
-        name, key = group
         watermark_ms = state.getCurrentWatermarkMs()
-        rows = [] if state.hasTimedOut else list(_tuples(frames))
-        if (rule := known.get(name)) is None:
-            state.remove()  # of a rule that is no more; or rows that nobody can look at
-            found = [_rejected(row, row.reason.partition(":")[0], row.reason) for row in rows if row.reason]
-        else:
-            held = state.get[0] if state.exists else None
-            outcome = step(rule, key, held, map(_event, rows), watermark_ms)
-            _keep(state, outcome, watermark_ms)
-            found = [_alert(alert, topic) for alert in outcome.alerts]
-            found += _late(outcome.late, rows, watermark_ms)
-            found += [_forgotten(rule, outcome.forgotten)] if outcome.forgotten else []
-        if found:
-            yield pd.DataFrame(found, columns=_COLUMNS, dtype=object)
+        rows = [] if state.hasTimedOut else list(_rows(frames))
+        memory = Memory(state.get[0] if state.exists else None, known)
+        found = memory.look(_events(rows), watermark_ms)
+        _keep(state, memory, watermark_ms)
+        records = [_alert(alert, topic) for alert in found.alerts]
+        records += _late(found.late, rows, watermark_ms)
+        records += [_rejected(row, row.reason.partition(":")[0], row.reason) for row in rows if row.reason]
+        records += [_forgotten(rule, count) for rule, count in found.forgotten.items()]
+        if records:
+            yield pd.DataFrame(records, columns=_COLUMNS, dtype=object)
 
     return evaluate
 
@@ -289,21 +303,46 @@ def evaluator(rules: Rules, topic: str) -> Evaluate:
 _COLUMNS: Final = [field.split()[0] for field in _FOUND.split(", ")]
 
 
-def _tuples(frames: Iterable["pd.DataFrame"]) -> Iterator[Any]:
+class _Row(NamedTuple):
+    """A look of a rule at a row, as it comes to the state: columns in their order."""
+
+    rule: str
+    of: str
+    reason: str | None
+    number: float
+    text: str
+    partition: int
+    offset: int
+    time_ms: float
+    first: bool
+    key: bytes | None
+    value: bytes | None
+    never_late: object
+    bucket: int
+
+
+def _rows(frames: Iterable["pd.DataFrame"]) -> Iterator[_Row]:
     for frame in frames:
-        yield from frame.itertuples(index=False, name="Row")
+        yield from map(_Row._make, frame.to_numpy(dtype=object).tolist())
 
 
-def _event(row: Any) -> Event:
-    return Event(int(row.time_ms), int(row.partition), int(row.offset), float(row.number), row.text)
+def _events(rows: Iterable[_Row]) -> dict[Look, list[Event]]:
+    """Of rows that rules can look at."""
+    found: dict[Look, list[Event]] = {}
+    for row in rows:
+        if row.rule != NO_RULE:
+            event = Event(int(row.time_ms), row.partition, row.offset, row.number, row.text)
+            found.setdefault(Look(row.rule, row.of), []).append(event)
+    return found
 
 
-def _keep(state: "GroupState", outcome: Outcome, watermark_ms: int) -> None:
-    if outcome.held is None:
+def _keep(state: "GroupState", memory: Memory, watermark_ms: int) -> None:
+    text = memory.text()
+    if text is None:
         state.remove()
         return
-    state.update((outcome.held,))
-    state.setTimeoutTimestamp(max(outcome.wake_ms, watermark_ms + 1))
+    state.update((text,))
+    state.setTimeoutTimestamp(max(memory.wake_ms, watermark_ms + 1))
 
 
 def _alert(alert: Alert, topic: str) -> tuple[Any, ...]:
@@ -311,18 +350,20 @@ def _alert(alert: Alert, topic: str) -> tuple[Any, ...]:
     return (ALERT, alert.rule, alert.id, None, None, None, alert.key.encode(), value)
 
 
-def _late(late: Iterable[Event], rows: Iterable[Any], watermark_ms: int) -> Iterator[tuple[Any, ...]]:
-    by_position = {(row.partition, row.offset): row for row in rows}
-    for event in late:
-        row = by_position[event.partition, event.offset]
+def _late(
+    late: Iterable[tuple[str, Event]], rows: Iterable[_Row], watermark_ms: int
+) -> Iterator[tuple[Any, ...]]:
+    by_position = {(row.rule, row.partition, row.offset): row for row in rows} if late else {}
+    for rule, event in late:
+        row = by_position[rule, event.partition, event.offset]
         if row.first:
             reason = f"{LATE}: {time_text(event.time_ms)} is before the watermark, {time_text(watermark_ms)}"
             yield _rejected(row, LATE, reason)
 
 
-def _forgotten(rule: Rule, count: int) -> tuple[Any, ...]:
-    return (FORGOTTEN, rule.name, None, None, None, count, None, None)
+def _forgotten(rule: str, count: int) -> tuple[Any, ...]:
+    return (FORGOTTEN, rule, None, None, None, count, None, None)
 
 
-def _rejected(row: Any, kind: str, reason: str) -> tuple[Any, ...]:
+def _rejected(row: _Row, kind: str, reason: str) -> tuple[Any, ...]:
     return (kind, row.rule, None, reason, row.partition, row.offset, row.key, row.value)

@@ -1,8 +1,7 @@
 """What becomes of the rows of one key: late or looked at, alerts, what is remembered. Pure.
 
 `step` is called for each rule and key with the rows of a micro-batch, or without rows when the watermark has
-passed what is remembered. Between calls everything is in one JSON text, which Spark keeps in its state
-store and its checkpoint.
+passed what is remembered (detect_memory.py).
 
 Rule 1: rows are taken in the order of the topic, one after the other. So what is found does not depend on
         how the stream was cut into batches, if the rows of a key are in one partition and none is late.
@@ -13,7 +12,7 @@ Rule 3: a row behind the watermark is late. It is handed back, never dropped.
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -60,25 +59,28 @@ class Alert(NamedTuple):
         return json.dumps(document, ensure_ascii=False)
 
 
+Held = Sequence[Sequence[Any]]
+"""Events or sessions; as lists, if they were JSON meanwhile."""
+
+
 class Outcome(NamedTuple):
-    held: str | None
-    """What to remember; None: nothing."""
+    held: Held
+    """What to remember; may be nothing."""
     wake_ms: int
-    """Call again when the watermark is beyond this."""
+    """Call again when the watermark is here."""
     alerts: list[Alert]
     late: list[Event]
     forgotten: int
 
 
-def step(rule: Rule, key: str, held: str | None, events: Iterable[Event], watermark_ms: int) -> Outcome:
+def step(rule: Rule, key: str, held: Held, events: Iterable[Event], watermark_ms: int) -> Outcome:
     in_order = sorted(events, key=lambda event: (event.partition, event.offset))
     late = [event for event in in_order if event.time_ms < watermark_ms]
     new = [event for event in in_order if event.time_ms >= watermark_ms]
-    remembered = _remembered(held, rule)
     if rule.kind is Kind.SESSION:
-        outcome = _sessions(rule, key, [session_of(*each) for each in remembered], new, watermark_ms)
+        outcome = _sessions(rule, key, [session_of(*each) for each in held], new, watermark_ms)
     else:
-        outcome = _windows(rule, key, [Event(*each) for each in remembered], new, watermark_ms)
+        outcome = _windows(rule, key, [Event(*each) for each in held], new, watermark_ms)
     return outcome._replace(late=late)
 
 
@@ -89,9 +91,8 @@ def _windows(rule: Rule, key: str, held: list[Event], new: list[Event], watermar
             alerts.append(_window_alert(rule, key, window))
         forgotten += windows.cap(held)
     windows.forget(held, rule, watermark_ms)
-    if not held:
-        return Outcome(None, 0, alerts, [], forgotten)
-    return Outcome(_text(rule, held), windows.forgotten_at(held, rule), alerts, [], forgotten)
+    wake_ms = windows.forgotten_at(held, rule) if held else 0
+    return Outcome(held, wake_ms, alerts, [], forgotten)
 
 
 def _sessions(rule: Rule, key: str, held: list[Session], new: list[Event], watermark_ms: int) -> Outcome:
@@ -100,20 +101,7 @@ def _sessions(rule: Rule, key: str, held: list[Session], new: list[Event], water
     ended = sessions.over(held, rule, watermark_ms)
     held = [each for each in held if each not in ended]
     alerts = [_session_alert(rule, key, each) for each in ended if each.is_alert(rule)]
-    if not held:
-        return Outcome(None, 0, alerts, [], 0)
-    return Outcome(_text(rule, held), sessions.next_end(held, rule), alerts, [], 0)
-
-
-def _remembered(held: str | None, rule: Rule) -> list[Any]:
-    """A rule that has become another begins anew."""
-    document = {} if held is None else json.loads(held)
-    found: list[Any] = document.get("held", []) if document.get("kind") == rule.kind.value else []
-    return found
-
-
-def _text(rule: Rule, held: list[Any]) -> str:
-    return json.dumps({"kind": rule.kind.value, "held": held}, separators=(",", ":"))
+    return Outcome(held, sessions.next_end(held, rule) if held else 0, alerts, [], 0)
 
 
 def _window_alert(rule: Rule, key: str, window: windows.Window) -> Alert:

@@ -125,8 +125,7 @@ def next_slice(record: Record, held: Iterable[Held], offsets_max: int) -> Slice 
         each
         for each in held
         if each.partition in record.ends
-        and each.last >= record.next[each.partition]
-        and each.first < record.ends[each.partition]
+        and max(each.first, record.next[each.partition]) < min(each.last + 1, record.ends[each.partition])
     ]
     if not pending:
         return None

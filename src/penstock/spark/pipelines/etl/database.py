@@ -110,7 +110,7 @@ class Postgres:
         beyond = sql.SQL("{} > {}").format(name, _typed(after)) if after is not None else sql.SQL("true")
         query = sql.SQL(
             "select max(c)::text from (select {name} c from {table} where {beyond} and {name} <= {until} "
-            "order by {name} limit {limit}) some"
+            "order by {name} limit {limit}) taken"
         ).format(
             name=name,
             table=self._table(table),

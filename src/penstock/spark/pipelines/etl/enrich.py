@@ -8,6 +8,7 @@ Rule 2: the columns are settled at the start. A reference that has lost one of t
 """
 
 import time
+import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from penstock.spark.pipelines.running import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _FOUND = "_found"
 
@@ -37,22 +39,31 @@ class References:
         self._enrich: Enrich = spec.enrich
         self._kept: DataFrame | None = None
         self._read_at = 0.0
-        self.columns = self._read(self._enrich.on).columns
+        self._first = self._read(self._enrich.on)
+        self.columns = self._first.columns
 
     def joined(self, rows: "DataFrame") -> "DataFrame":
         """Rows with the columns of the reference, and `deadLetter` if some may be bad."""
         from pyspark.sql import functions as f
 
         missing, on = self._enrich.missing, list(self._enrich.on)
-        self._check(rows)
-        reference = self._current().withColumn(_FOUND, f.lit(True))
-        joined = rows.join(f.broadcast(reference), on, "left")
+        joined = rows.join(f.broadcast(self._current()), on, "left")
         is_bad = joined[COLUMN].isNotNull() if COLUMN in rows.columns else f.lit(False)
         if missing == "drop":
-            joined = joined.where(is_bad | f.col(_FOUND))
+            joined = joined.where(is_bad | f.col(_FOUND).isNotNull())
         elif missing == "dead":
             joined = self._with_letters(joined, rows)
         return joined.drop(_FOUND)
+
+    def schema_after(self, rows: "DataFrame") -> "StructType":
+        """The columns that rows have when they are joined. No row is read for it."""
+        self._check(rows)
+        return rows.join(self._first, list(self._enrich.on), "left").schema
+
+    def check(self, rows: "DataFrame") -> None:
+        """Before the first batch: whether such rows can be joined, and with this reference."""
+        self._check(rows)
+        self._current()
 
     def _with_letters(self, joined: "DataFrame", rows: "DataFrame") -> "DataFrame":
         from pyspark.sql import functions as f
@@ -90,8 +101,12 @@ class References:
             )
 
     def _current(self) -> "DataFrame":
+        from pyspark.sql import functions as f
+
         if self._kept is None or time.monotonic() - self._read_at >= self._enrich.refresh_s:
-            fresh = self._read(self.columns).select(*self.columns).persist()
+            table = self._read(self.columns).select(*self.columns)
+            # Spark takes what it keeps for the same files. So each reading is made to look different.
+            fresh = table.withColumn(_FOUND, f.lit(uuid.uuid4().hex)).persist()
             self._check_unique(fresh)
             if self._kept is not None:
                 self._kept.unpersist()

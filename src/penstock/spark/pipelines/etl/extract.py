@@ -15,7 +15,7 @@ from penstock.spark.payload.dead_letters import COLUMN
 from penstock.spark.payload.payload import Payload
 from penstock.spark.pipelines.etl import database_source
 from penstock.spark.pipelines.etl.database import connect
-from penstock.spark.pipelines.etl.rows import CORRUPT, columns_of, letter_of
+from penstock.spark.pipelines.etl.rows import CORRUPT, columns_of, letter_of, with_corrupt
 from penstock.spark.pipelines.etl.spec import FromDatabase, FromFiles, FromTopic, Spec
 
 if TYPE_CHECKING:
@@ -122,16 +122,14 @@ def _from_files(spark: "SparkSession", files: FromFiles, dead_topic: str) -> "Da
     can_be_corrupt = files.format != "parquet"
     rows = (
         spark.readStream.format(files.format)
-        .schema(schema.add(CORRUPT, "string") if can_be_corrupt else schema)
+        .schema(with_corrupt(schema) if can_be_corrupt else schema)
         .options(**{**_FILE_OPTIONS[files.format], **files.options})
         .option("columnNameOfCorruptRecord", CORRUPT)
         .option("maxFilesPerTrigger", str(files.files_per_batch))
         .load(files.path)
     )
     corrupt = f.col(CORRUPT) if can_be_corrupt else f.lit(None).cast("string")
-    reason = f.when(
-        corrupt.isNotNull(), f.lit(f"the line is not a row of {columns_of(files.schema).simpleString()}")
-    )
+    reason = f.when(corrupt.isNotNull(), f.lit(f"the line is not a row of {schema.simpleString()}"))
     source = {FILE_HEADER: f.col("_metadata.file_path")}
     letter = letter_of(reason, "extract", dead_topic, f.lit(None).cast("binary"), corrupt, source)
     return rows.select(*names, letter.alias(COLUMN))

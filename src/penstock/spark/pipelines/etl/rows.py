@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 CORRUPT: Final = "_corrupt"
 STAGE_HEADER: Final = "penstock-stage"
 _TIME_FORMAT: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
-_WRITING: Final = {"timestampFormat": f"{_TIME_FORMAT}XXX", "timestampNTZFormat": _TIME_FORMAT}
+_WRITING: Final = {"timestampFormat": f"{_TIME_FORMAT}xxx", "timestampNTZFormat": _TIME_FORMAT}
 _READING: Final = {**_WRITING, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 
 
@@ -56,8 +56,7 @@ def parsed(records: "DataFrame", schema: "StructType", stage: str, dead_topic: s
     """The columns of `schema` and `deadLetter`; with `partition` and `offset` of the record in `_record`."""
     from pyspark.sql import functions as f
 
-    with_corrupt = schema.add(CORRUPT, "string") if CORRUPT not in schema.fieldNames() else schema
-    row = f.from_json(f.col("value").cast("string"), with_corrupt, _READING)
+    row = f.from_json(f.col("value").cast("string"), with_corrupt(schema), _READING)
     read = records.withColumn("_row", row)
     reason = (
         f.when(f.col("value").isNull(), f.lit("the record has no value"))
@@ -73,9 +72,16 @@ def parsed(records: "DataFrame", schema: "StructType", stage: str, dead_topic: s
         OFFSET_HEADER: f.col("offset"),
     }
     letter = letter_of(reason, stage, dead_topic, f.col("key"), f.col("value"), source)
-    fields = [f.col(f"_row.`{name}`").alias(name) for name in schema.fieldNames() if name != CORRUPT]
+    fields = [f.col(f"_row.`{name}`").alias(name) for name in schema.fieldNames()]
     place = f.struct("partition", "offset").alias("_record")
     return read.select(*fields, letter.alias(COLUMN), place)
+
+
+def with_corrupt(schema: "StructType") -> "StructType":
+    """And a column for what is not as the schema says."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    return StructType([*schema.fields, StructField(CORRUPT, StringType())])
 
 
 def letter_of(

@@ -190,7 +190,7 @@ class Section:
 
 
 def _near(name: Any, names: Sequence[str]) -> str:
-    near = get_close_matches(str(name), names, n=1, cutoff=0.7)
+    near = get_close_matches(str(name), names, n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import CommandFailed
-from penstock.spark.payload.dead_letters import COLUMN
 from penstock.spark.pipelines.etl.enrich import References
 from penstock.spark.pipelines.etl.extract import extracted, source_schema
 from penstock.spark.pipelines.etl.load import lake_writer, postgres_writer
@@ -60,14 +59,14 @@ def _writer(spark: "SparkSession", settings: EtlSettings, stage: str) -> "DataSt
     spec, access = settings.spec, settings.access
     if stage == "extract":
         rows = extracted(spark, spec, access, settings.rows_per_batch)
-        return rows.writeStream.foreachBatch(_topic(settings, stage).write)
+        return rows.writeStream.foreachBatch(topic_of(settings, stage).write)
     schema = input_schema(spark, spec, stage)
     rows = parsed(_records(spark, settings, stage), schema, stage, spec.dead_letters)
     match stage, spec.load:
         case "transform", _:
             good = diverted(rows.drop("_record"), access)
             done = with_errors_as_letters(transformed(good, spec), spec)
-            return done.writeStream.foreachBatch(_topic(settings, stage).write)
+            return done.writeStream.foreachBatch(topic_of(settings, stage).write)
         case "enrich", _:
             return rows.drop("_record").writeStream.foreachBatch(_enriching(spark, settings))
         case _, ToLake() as lake:
@@ -75,11 +74,12 @@ def _writer(spark: "SparkSession", settings: EtlSettings, stage: str) -> "DataSt
         case _, ToPostgres():
             return postgres_writer(rows, schema, spec, access)
         case _:
-            return rows.drop("_record").writeStream.foreachBatch(_topic(settings, stage).write)
+            return rows.drop("_record").writeStream.foreachBatch(topic_of(settings, stage).write)
 
 
 def _enriching(spark: "SparkSession", settings: EtlSettings) -> "Callable[[DataFrame, int], None]":
-    references, topic = References(spark, settings.spec), _topic(settings, "enrich")
+    references, topic = References(spark, settings.spec), topic_of(settings, "enrich")
+    references.check(spark.createDataFrame([], input_schema(spark, settings.spec, "enrich")))
 
     def write(rows: "DataFrame", batch: int) -> None:
         topic.write(references.joined(rows), batch)
@@ -87,7 +87,7 @@ def _enriching(spark: "SparkSession", settings: EtlSettings) -> "Callable[[DataF
     return write
 
 
-def _topic(settings: EtlSettings, stage: str) -> StageTopic:
+def topic_of(settings: EtlSettings, stage: str) -> StageTopic:
     spec = settings.spec
     topic = spec.load.topic if stage == "load" and isinstance(spec.load, ToTopic) else spec.topics[stage]
     return StageTopic(
@@ -119,8 +119,11 @@ def input_schema(spark: "SparkSession", spec: Spec, stage: str) -> "StructType":
     if "transform" in before:
         rows = transformed(rows, spec).drop(ERROR_COLUMN)
     if "enrich" in before:
-        rows = References(spark, spec).joined(rows).drop(COLUMN)
-    schema = rows.schema
+        return _checked(References(spark, spec).schema_after(rows), spec)
+    return _checked(rows.schema, spec)
+
+
+def _checked(schema: "StructType", spec: Spec) -> "StructType":
     if twice := {name for name in schema.fieldNames() if schema.fieldNames().count(name) > 1}:
         raise CommandFailed(f"{spec.file}: two columns are named {twice.pop()}: rename one in [transform]")
     return schema

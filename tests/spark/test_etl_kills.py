@@ -1,0 +1,188 @@
+"""Stages in processes of their own, killed with signal 9: the others go on, and each row arrives once.
+
+Two moments count, and both are hit on purpose. `transform` dies after it has begun to write a batch to its
+topic. `load` dies after PostgreSQL has committed a batch and before Spark has noted it: PostgreSQL is made to
+wait, Spark is stopped, PostgreSQL goes on, and then Spark is killed.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from time import monotonic, sleep
+
+import psycopg
+import pytest
+
+from penstock.testing import Broker
+from tests.spark.etl_runs import records_of, written
+from tests.spark.postgres_server import postgres_server
+from tests.spark.topics import create, fill
+
+SECONDS_MAX = 240.0
+ROWS = 300
+SPEC = """
+    name = "killed"
+    key = "id"
+    [extract]
+    from = "topic"
+    topic = "killed-orders"
+    schema = "id bigint"
+    [transform]
+    sql = "select id, id * 2 as twice from rows"
+    [load]
+    to = "postgresql"
+    url = "URL"
+    table = "killed"
+"""
+
+
+def eventually(condition: Callable[[], bool], process: "Stages", what: str) -> None:
+    deadline = monotonic() + SECONDS_MAX
+    while not condition():
+        assert process.process.poll() is None, process.log.read_text()[-3000:]
+        assert monotonic() < deadline, f"{what}: {process.log.read_text()[-3000:]}"
+        sleep(0.01)
+
+
+class Stages:
+    """The command, in a session of its own so that all of its processes are found."""
+
+    def __init__(self, folder: Path, bootstrap: str, *words: str) -> None:
+        self.log = folder / f"{'-'.join(words).strip('-')}-{monotonic()}.log"
+        command = [sys.executable, "-m", "penstock", "pipeline", "etl", "--spec", str(folder / "etl.toml")]
+        command += ["--bootstrap", bootstrap, "--master", "local[2]", "--every", "0.2"]
+        command += [
+            "--max-rows-per-batch",
+            "200",
+            "--set",
+            "spark.sql.shuffle.partitions=2",
+            "--json",
+            *words,
+        ]
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+
+    def pids(self) -> list[int]:
+        found = []
+        for entry in os.listdir("/proc"):
+            with suppress(ProcessLookupError, FileNotFoundError, PermissionError):
+                if entry.isdigit() and os.getsid(int(entry)) == self.process.pid:
+                    found.append(int(entry))
+        return found
+
+    def java(self) -> int:
+        return next(pid for pid in self.pids() if b"SparkSubmit" in Path(f"/proc/{pid}/cmdline").read_bytes())
+
+    def kill(self) -> None:
+        for pid in self.pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def postgres() -> Iterator[str]:
+    with postgres_server() as url:
+        yield url
+
+
+class Table:
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def numbers(self, query: str) -> tuple[int, ...]:
+        with psycopg.connect(self.url) as database, suppress(psycopg.errors.UndefinedTable):
+            found = database.execute(query.encode()).fetchone()
+            return tuple(found or ())
+        return ()
+
+    def rows(self) -> int:
+        return sum(self.numbers("select count(*) from killed"))
+
+    def batch(self) -> int:
+        return sum(self.numbers("select batch from penstock_batches"))
+
+
+def produce(running: Broker, start: int) -> None:
+    for partition in range(2):
+        numbers = range(start + partition, start + ROWS, 2)
+        fill(running, "killed-orders", [b'{"id": %d}' % number for number in numbers], partition=partition)
+
+
+@pytest.mark.timeout(900)
+def test_each_row_arrives_once_although_stages_are_killed(
+    running: Broker, postgres: str, tmp_path: Path
+) -> None:
+    spec = written(tmp_path, SPEC, URL=postgres)
+    table, bootstrap = Table(postgres), running.bootstrap
+    create(running, "killed-orders", 2)
+    produce(running, 0)
+    with ExitStack() as stack:
+        ends = Stages(tmp_path, bootstrap, "--stage", "extract", "--stage", "load")
+        stack.callback(ends.kill)
+        middle = Stages(tmp_path, bootstrap, "--stage", "transform")
+        stack.callback(middle.kill)
+        # The stage in the middle dies in a batch of which something is written.
+        eventually(
+            lambda: (
+                len(records_of(bootstrap, "killed.transform")) > 0 if has_note(spec.checkpoint) else False
+            ),
+            middle,
+            "transform writes",
+        )
+        middle.kill()
+        # The others go on.
+        produce(running, ROWS)
+        eventually(lambda: len(records_of(bootstrap, "killed.extract")) == 2 * ROWS, ends, "extract goes on")
+        loaded = len(records_of(bootstrap, "killed.transform"))
+        eventually(lambda: table.rows() == loaded, ends, "load goes on")
+        assert loaded < 2 * ROWS
+        # It comes back and catches up.
+        middle = Stages(tmp_path, bootstrap, "--stage", "transform")
+        stack.callback(middle.kill)
+        eventually(lambda: table.rows() >= 2 * ROWS, middle, "transform catches up")
+        produce_and_kill_between_commits(running, table, ends, spec.checkpoint / "load" / "commits")
+        # And all is there, once.
+        ends = Stages(tmp_path, bootstrap, "--stage", "extract", "--stage", "load")
+        stack.callback(ends.kill)
+        eventually(lambda: table.rows() >= 3 * ROWS, ends, "load catches up")
+        for each in (ends, middle):
+            each.process.send_signal(signal.SIGINT)
+        for each in (ends, middle):
+            assert each.process.wait(SECONDS_MAX) == 0, each.log.read_text()
+    report = json.loads(ends.log.read_text().splitlines()[-1])
+    assert report["stages"]["load"]["name"] == "killed-load"
+    for topic in ("killed.extract", "killed.transform"):
+        found = [json.loads(each.value or b"")["id"] for each in records_of(bootstrap, topic)]
+        assert sorted(found) == list(range(3 * ROWS)), topic
+    assert table.numbers("select count(*), count(distinct id), sum(twice - 2 * id) from killed") == (
+        3 * ROWS,
+        3 * ROWS,
+        0,
+    )
+
+
+def has_note(checkpoint: Path) -> bool:
+    return any((checkpoint / "transform" / "penstock-outputs").glob("*.json"))
+
+
+def produce_and_kill_between_commits(running: Broker, table: Table, ends: Stages, commits: Path) -> None:
+    """PostgreSQL has the batch, and Spark does not know it."""
+    before = table.batch()
+    with psycopg.connect(table.url) as holder:
+        holder.execute("select * from penstock_batches for update")
+        produce(running, 2 * ROWS)
+        waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+        eventually(lambda: sum(table.numbers(waiting)) > 0, ends, "load commits")
+        os.kill(ends.java(), signal.SIGSTOP)
+        holder.rollback()
+    eventually(lambda: table.batch() > before, ends, "PostgreSQL commits")
+    ends.kill()
+    assert not (commits / str(table.batch())).exists()

@@ -1,0 +1,217 @@
+"""A table takes each batch once: against a real PostgreSQL, without Spark."""
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from pyspark.sql.types import StructType
+
+from penstock.errors import CommandFailed
+from penstock.spark.pipelines.etl import postgres
+from penstock.spark.pipelines.etl.database import Range, connect
+from penstock.spark.pipelines.etl.postgres import Refused, StagedRow, Target
+from penstock.spark.pipelines.etl.rows import columns_of
+from tests.spark.postgres_server import postgres_server
+
+SCHEMA = columns_of(
+    "id bigint, name string, bytes binary, at timestamp, price decimal(10,2), tags array<string>"
+)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with postgres_server() as address:
+        yield address
+
+
+def target_in(url: str, table: str, *key: str, schema: StructType = SCHEMA) -> Target:
+    target = Target(url, table, tuple(schema.fieldNames()), key, "stage")
+    postgres.prepare(target, schema)
+    return target
+
+
+def rows(*numbers: int, partition: int = 0, name: str = "x") -> list[StagedRow]:
+    return [StagedRow(partition, number, f'{{"id": {number}, "name": "{name}"}}') for number in numbers]
+
+
+def staged(target: Target, some: list[StagedRow], attempt: str = "one") -> postgres.Staged:
+    return postgres.stage(target, attempt, iter(some))
+
+
+def committed(target: Target, batch: int, some: list[StagedRow], query: str = "") -> bool:
+    told = staged(target, some, uuid.uuid4().hex)
+    return postgres.commit(target, query or target.table, batch, [told], no_burial)
+
+
+def no_burial(refused: list[Refused]) -> None:
+    raise AssertionError(refused)
+
+
+def ids(target: Target) -> list[int]:
+    with psycopg.connect(target.url) as database:
+        return [row[0] for row in database.execute(f"select id from {target.table} order by 1")]
+
+
+def test_values_of_every_type_arrive(url: str) -> None:
+    target = target_in(url, "types")
+    row = (
+        '{"id": 7, "name": "q\\"\\u00e9\\tz", "bytes": "\\\\xDEAD", "at": "2026-11-15T10:00:00.123456Z", '
+        '"price": 12.34, "tags": ["a", "b"]}'
+    )
+    assert committed(target, 0, [StagedRow(0, 0, row), StagedRow(0, 1, "{}")])
+    with psycopg.connect(url) as database:
+        found = database.execute("select id, name, bytes, at::text, price::text, tags from types").fetchall()
+    assert found[0][:3] == (7, 'q"é\tz', b"\xde\xad")
+    assert found[0][4:] == ("12.34", ["a", "b"])
+    assert found[0][3].startswith("2026-11-15 10:00:00.123456")
+    assert found[1] == (None,) * 6
+
+
+def test_a_batch_that_comes_again_is_not_taken_again(url: str) -> None:
+    target = target_in(url, "again")
+    assert committed(target, 4, rows(0, 1))
+    assert not committed(target, 4, rows(0, 1))
+    assert not committed(target, 3, rows(0, 1))
+    assert committed(target, 5, rows(2))
+    assert ids(target) == [0, 1, 2]
+    with psycopg.connect(url) as database:
+        assert database.execute(
+            "select batch, rows from penstock_batches where query = 'again'"
+        ).fetchall() == [(5, 3)]
+
+
+def test_rows_of_attempts_that_nobody_told_of_are_not_taken(url: str) -> None:
+    target = target_in(url, "zombies")
+    staged(target, rows(0, 1, 2), "of a task that was lost")
+    told = staged(target, rows(0, 1), "told")
+    assert postgres.commit(target, "zombies", 0, [told], no_burial)
+    assert ids(target) == [0, 1]
+
+
+def test_of_two_who_commit_the_same_batch_one_does(url: str) -> None:
+    """A run that was thought dead, and the one that took over."""
+    target = target_in(url, "two")
+    told = [staged(target, rows(0, 1), attempt) for attempt in ("old", "new")]
+    with ThreadPoolExecutor(2) as threads:
+        done = threads.map(lambda each: postgres.commit(target, "two", 0, [each], no_burial), told)
+        assert sorted(done) == [False, True]
+    assert ids(target) == [0, 1]
+
+
+def test_nothing_is_left_of_a_commit_that_fails(url: str) -> None:
+    target = target_in(url, "failing")
+
+    def fails(refused: list[Refused]) -> None:
+        raise CommandFailed("the topic of dead letters cannot be reached")
+
+    told = staged(target, [*rows(0), StagedRow(0, 1, '{"id": "many"}')])
+    with pytest.raises(CommandFailed):
+        postgres.commit(target, "failing", 0, [told], fails)
+    assert ids(target) == []
+    assert committed(target, 0, rows(0))
+
+
+def test_rows_that_are_refused_are_found_and_the_others_taken(url: str) -> None:
+    with psycopg.connect(url) as database:
+        database.execute("create table strict (id bigint unique check (id < 100), name text not null)")
+    target = target_in(url, "strict", schema=columns_of("id bigint, name string"))
+    bad = [StagedRow(0, 3, '{"id": 3}'), StagedRow(0, 4, '{"id": "four", "name": "x"}'), *rows(200)]
+    refused: list[Refused] = []
+    told = staged(target, [*rows(0, 1, 2), *bad, *rows(5, 6)])
+    assert postgres.commit(target, "strict", 0, [told], refused.extend)
+    assert ids(target) == [0, 1, 2, 5, 6]
+    assert [each.row.offset for each in refused] == [3, 4, 200]
+    assert "null value in column" in refused[0].reason
+    assert "invalid input syntax for type bigint" in refused[1].reason
+    assert "violates check constraint" in refused[2].reason
+
+
+def test_with_a_key_the_last_row_of_each_counts(url: str) -> None:
+    target = target_in(url, "keyed", "id", schema=columns_of("id bigint, name string"))
+    first = [StagedRow(0, offset, f'{{"id": 1, "name": "{offset}"}}') for offset in range(3)]
+    assert committed(target, 0, [*first, StagedRow(0, 3, '{"id": 2, "name": "other"}')])
+    assert committed(target, 1, [StagedRow(0, 4, '{"id": 2, "name": "changed"}')])
+    with psycopg.connect(url) as database:
+        assert database.execute("select id, name from keyed order by id").fetchall() == [
+            (1, "2"),
+            (2, "changed"),
+        ]
+
+
+def test_offsets_that_the_table_holds_are_refused_whoever_brings_them(url: str) -> None:
+    target = target_in(url, "held")
+    assert committed(target, 9, rows(0, 1))
+    with pytest.raises(CommandFailed, match="up to offset 2 and was given rows from offset 1 on"):
+        committed(target, 0, rows(1, 2), query="of a new checkpoint")
+    assert ids(target) == [0, 1]
+    assert committed(target, 0, rows(2), query="of a new checkpoint")
+
+
+def test_staged_rows_that_are_gone_are_noticed(url: str) -> None:
+    """Tables that are not logged are empty after a crash of PostgreSQL."""
+    target = target_in(url, "crashed")
+    told = staged(target, rows(0, 1))
+    with psycopg.connect(url) as database:
+        database.execute(f"truncate {target.staging.as_string()}")
+    with pytest.raises(CommandFailed, match="have staged 2 rows for crashed, and 0 are there"):
+        postgres.commit(target, "crashed", 0, [told], no_burial)
+
+
+def test_a_table_that_rows_do_not_fit_is_refused_at_the_start(url: str) -> None:
+    with psycopg.connect(url) as database:
+        database.execute("create table narrow (id bigint)")
+    with pytest.raises(CommandFailed, match="the table narrow has no column name, which rows have"):
+        target_in(url, "narrow")
+    with pytest.raises(CommandFailed, match="no unique or exclusion constraint matching"):
+        target_in(url, "narrow", "id", schema=columns_of("id bigint"))
+    with pytest.raises(CommandFailed, match=r"cannot reach PostgreSQL at postgresql://me@127.0.0.1:1/x: "):
+        target_in("postgresql://me:secret@127.0.0.1:1/x", "any")
+
+
+def test_a_number_that_was_taken_earlier_and_is_committed_later_is_not_missed(url: str) -> None:
+    with psycopg.connect(url) as setup:
+        setup.execute("create table growing (id bigserial primary key, name text)")
+    database = connect(url)
+    with psycopg.connect(url) as slow, psycopg.connect(url) as quick:
+        slow.execute("insert into growing (name) values ('slow')")
+        quick.execute("insert into growing (name) values ('quick')")
+        quick.commit()
+        assert database.settled_end("growing", "id", None, 100) is None
+        assert database.is_settling
+        slow.commit()
+    assert database.settled_end("growing", "id", None, 100) == "2"
+    assert [
+        row for chunk in database.rows("growing", ["id", "name"], "id", Range(None, "2")) for row in chunk
+    ] == [
+        (1, "slow"),
+        (2, "quick"),
+    ]
+    database.close()
+
+
+def test_a_table_of_postgresql_is_read_in_ranges(url: str) -> None:
+    with psycopg.connect(url) as setup:
+        setup.execute("create table ranges (at timestamptz, n numeric(6,2), u uuid, d date, j jsonb)")
+        setup.execute(
+            "insert into ranges select '2026-11-15 00:00Z'::timestamptz + n * interval '1 min', n, "
+            "gen_random_uuid(), '2026-11-15', '{\"a\": 1}' from generate_series(1, 10) n"
+        )
+    database = connect(url)
+    assert [field.type for field in database.fields("ranges")] == [
+        "timestamp",
+        "decimal(6,2)",
+        "string",
+        "date",
+        "string",
+    ]
+    after, seen = None, []
+    while (end := database.settled_end("ranges", "at", after, 4)) is not None:
+        chunks = database.rows("ranges", ["n", "j"], "at", Range(after, end))
+        seen.append([int(row[0]) for chunk in chunks for row in chunk])
+        after = end
+    assert seen == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]
+    with pytest.raises(CommandFailed, match="has no column x; it has at, n, u, d, j"):
+        list(database.rows("ranges", ["x"], None, None))
+    database.close()

@@ -1,0 +1,246 @@
+"""What a spec says, and what is said about one that is wrong."""
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from penstock.errors import CommandFailed
+from penstock.spark.lake.partitioning import PartitionBy
+from penstock.spark.pipelines.etl.places import line_of
+from penstock.spark.pipelines.etl.spec import (
+    FromDatabase,
+    FromFiles,
+    FromTopic,
+    PythonFunction,
+    Spec,
+    Sql,
+    ToLake,
+    ToPostgres,
+    ToTopic,
+    place_of,
+    without_password,
+)
+from penstock.spark.pipelines.etl.spec_file import SpecWrong, read_spec
+
+FILES = """\
+name = "shop"
+
+[extract]
+from = "files"
+path = "incoming"
+format = "csv"
+schema = "id bigint, name string"
+"""
+SQL = """
+[transform]
+sql = "select * from rows"
+"""
+ENRICH = """
+[enrich]
+format = "csv"
+path = "customers.csv"
+on = "customer"
+"""
+TO_TOPIC = """
+[load]
+to = "topic"
+topic = "clean"
+"""
+
+
+def spec_of(folder: Path, text: str) -> Spec:
+    file = folder / "etl.toml"
+    file.write_text(text)
+    return read_spec(file)
+
+
+def refusal(folder: Path, text: str) -> str:
+    with pytest.raises(SpecWrong) as refused:
+        spec_of(folder, text)
+    return str(refused.value).removeprefix(str(folder / "etl.toml"))
+
+
+def test_a_small_file_says_all_that_is_needed(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, FILES + SQL + TO_TOPIC)
+    assert spec.stages == ("extract", "transform", "load")
+    assert spec.extract == FromFiles(str(tmp_path / "incoming"), "csv", "id bigint, name string", {}, 100)
+    assert spec.transform == Sql("select * from rows")
+    assert spec.load == ToTopic("clean")
+    assert spec.topics == {"extract": "shop.extract", "transform": "shop.transform"}
+    assert (spec.input_topic("extract"), spec.input_topic("load")) == (None, "shop.transform")
+    assert (spec.dead_letters, spec.checkpoint) == ("shop.dead", tmp_path / "shop.checkpoints")
+    assert spec.query_name("load") == "shop-load"
+
+
+def test_every_end_of_an_etl_can_be_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "word")
+    (tmp_path / "functions.py").touch()
+    spec = spec_of(
+        tmp_path,
+        dedent("""
+            name = "shop"
+            key = "id"
+            partitions = 4
+            dead_letters = "bad"
+            checkpoint = "state"
+            [extract]
+            from = "database"
+            url = "sqlite:///shop.db"
+            table = "orders"
+            column = "id"
+            to_topic = "raw"
+            [transform]
+            python = "functions.py:clean"
+            [enrich]
+            format = "database"
+            url = "postgresql://me:${SECRET}@db/shop"
+            table = "customers"
+            on = ["customer", "country"]
+            missing = "drop"
+            refresh_s = 5
+            [load]
+            to = "postgresql"
+            url = "postgresql://me:${SECRET}@db/shop?sslmode=require"
+            table = "public.orders"
+            key = "id"
+        """),
+    )
+    assert spec.extract == FromDatabase(f"sqlite:///{tmp_path}/shop.db", "orders", "id", None)
+    assert spec.transform == PythonFunction(tmp_path / "functions.py", "functions", "clean")
+    assert spec.enrich is not None
+    assert (spec.enrich.on, spec.enrich.missing, spec.enrich.refresh_s) == (
+        ("customer", "country"),
+        "drop",
+        5.0,
+    )
+    assert spec.load == ToPostgres("postgresql://me:word@db/shop?sslmode=require", "public.orders", ("id",))
+    assert (spec.key, spec.partitions, spec.dead_letters) == ("id", 4, "bad")
+    assert (spec.checkpoint, spec.topics["extract"]) == (tmp_path / "state", "raw")
+    assert place_of(spec.load) == "postgresql://me@db/shop, table public.orders"
+    assert "word" not in str(spec.described("load"))
+
+
+def test_a_topic_and_a_lake_are_ends_too(tmp_path: Path) -> None:
+    text = dedent("""
+        name = "shop"
+        [extract]
+        from = "topic"
+        topic = "orders"
+        format = "avro"
+        schema = "orders.avsc"
+        [load]
+        to = "delta"
+        path = "lake"
+        partition_by = "day"
+        time_column = "at"
+    """)
+    spec = spec_of(tmp_path, text)
+    assert spec.extract == FromTopic("orders", "avro", str(tmp_path / "orders.avsc"), None)
+    assert spec.load == ToLake("delta", tmp_path / "lake", PartitionBy.DAY, "at")
+    assert spec.stages == ("extract", "load")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (
+            'format = "csv"',
+            'format = "cvs"',
+            ", line 6: [extract] format: is 'cvs' and must be one of csv, json, parquet; did you mean csv?",
+        ),
+        ('path = "incoming"', "path = 7", ", line 5: [extract] path: is 7 and must be text in quotes"),
+        (
+            'path = "incoming"',
+            'paht = "incoming"',
+            ', line 3: [extract] path: is missing; for example: path = "incoming"',
+        ),
+        (
+            'path = "incoming"',
+            'path = " "',
+            ', line 5: [extract] path: is empty; for example: path = "incoming"',
+        ),
+        ("[load]", '[load]\ntabel = "x"', ", line 13: [load] tabel: is not known; here may stand to, topic"),
+        ("[load]", "[laod]", ", line 1: the table [load] is missing: every etl has one"),
+        ('name = "shop"', 'name = "a shop"', ", line 1: name: is 'a shop': it names topics"),
+        (
+            'name = "shop"',
+            'name = "shop"\npartitions = 0',
+            ", line 2: partitions: is 0 and must be at least 1",
+        ),
+        (
+            'name = "shop"',
+            'name = "shop"\npartitions = true',
+            ", line 2: partitions: is True and must be a whole",
+        ),
+        ('topic = "clean"', 'topic = "shop.dead"', ", line 1: the topic shop.dead has two uses"),
+        ('topic = "clean"', 'topic = "cl ean"', ", line 14: [load] topic: 'cl ean' cannot name a topic"),
+        ("id bigint", "id bigit", ", line 7: [extract] schema: schema of columns"),
+        ("sql = ", "python = 'x'\nsql = ", ", line 9: [transform]: give one of sql"),
+        (
+            'sql = "select * from rows"',
+            'python = "no.py:f"',
+            ", line 10: [transform] python: there is no file",
+        ),
+        (
+            'sql = "select * from rows"',
+            'python = "no.py"',
+            ", line 10: [transform] python: is 'no.py' and must be",
+        ),
+        (
+            'to = "topic"',
+            'to = "postgresql"\nurl = "mysql://x"\ntable = "t"',
+            ", line 14: [load] url: must begin with one of postgresql://",
+        ),
+        (
+            'to = "topic"',
+            'to = "postgresql"\nurl = "postgresql://${NOT_THERE}@x"\ntable = "t"',
+            ", line 14: [load] url: the variable NOT_THERE is not set in the environment",
+        ),
+        (
+            'to = "topic"',
+            'to = "delta"\npath = "x"\npartition_by = "day"',
+            ", line 12: [load] time_column: is missing; for example",
+        ),
+        ("[extract]", "[extract", ": it is not TOML: "),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line_and_the_remedy(
+    tmp_path: Path, old: str, new: str, told: str
+) -> None:
+    text = FILES + SQL + TO_TOPIC
+    assert old in text
+    assert refusal(tmp_path, text.replace(old, new, 1)).startswith(told)
+
+
+def test_a_file_that_cannot_be_read_is_said_to_be_so(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match=r"cannot read .*nowhere.toml: No such file"):
+        read_spec(tmp_path / "nowhere.toml")
+    (tmp_path / "etl.toml").write_bytes(b"name = '\xff'")
+    with pytest.raises(SpecWrong, match="it is not UTF-8"):
+        read_spec(tmp_path / "etl.toml")
+
+
+def test_enrich_without_a_column_to_join_by_is_refused(tmp_path: Path) -> None:
+    text = FILES + ENRICH.replace('on = "customer"', "on = 3") + TO_TOPIC
+    assert refusal(tmp_path, text) == ", line 12: [enrich] on: is 3 and must be a name or a list of names"
+
+
+def test_lines_are_found_past_texts_of_many_lines() -> None:
+    text = "a = '''\n[load]\nto = 1\n'''\n[load]\n'to' = 2\n"
+    assert line_of(text, "load") == 5
+    assert line_of(text, "load", "to") == 6
+    assert line_of(text, "load", "nothing") == 5
+    assert line_of(text, "nowhere") is None
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:p@ss@db:5432/shop", "postgresql://me@db:5432/shop"),
+        ("postgresql://db/shop?password=x", "postgresql://db/shop"),
+        ("sqlite:////data/shop.db", "sqlite:////data/shop.db"),
+    ],
+)
+def test_passwords_are_not_shown(url: str, shown: str) -> None:
+    assert without_password(url) == shown
