@@ -39,10 +39,24 @@ LOAD_BYTES_AT_ONCE = 1 * MIB
 LOAD_RECORDS_PER_TURN = 200
 # After an append failed, the state is loaded again no sooner than this.
 COORDINATOR_RELOAD_MS = 1 * SECOND_MS
+# After the disk was full, a coordinator looks this often whether so much is free again.
+COORDINATOR_ROOM_CHECK_MS = 1 * SECOND_MS
+COORDINATOR_ROOM_BYTES = 1 * MIB
+# Records of a coordinator's log that cannot be read, and are told of one by one.
+UNREADABLE_RECORDS_TOLD_MAX = 20
+# What is remembered of all groups together: members, offsets, notes. Newcomers are refused beyond it.
+GROUP_STATE_BYTES_MAX = 512 * MIB
+# One reply about groups, and how many long ones are made at once.
+GROUP_REPLY_BYTES_MAX = 32 * MIB
+GROUP_REPLIES_AT_ONCE = 4
+# Committed offsets that are put into a reply in one turn of the loop.
+OFFSETS_PER_TURN = 2_000
 # What the members of one group tell and are told, all together: it is written as one record.
 GROUP_METADATA_BYTES_MAX = 2 * MIB
 # The name of a group, which is in every one of its records.
 GROUP_ID_BYTES_MAX = 1 * KIB
+# Groups that have settings of their own: they are kept in memory, whether or not the group is there.
+GROUPS_WITH_SETTINGS_MAX = 10_000
 # Members of one group, unless the operator says otherwise; Kafka sets no limit to classic groups.
 GROUP_MEMBERS_MAX = 10_000
 # Groups that are looked through at once for offsets to forget.
@@ -301,6 +315,10 @@ assert PRODUCER_WINDOW_BATCHES >= 5
 # A topic as large as a topic may be still fits the cluster and one fetch of all its partitions.
 assert PARTITIONS_PER_TOPIC_MAX <= PARTITIONS_MAX
 assert PARTITIONS_PER_TOPIC_MAX <= FETCH_SESSION_PARTITIONS_MAX
+# What a commit or the record of a group takes is far from what a command may take.
+assert 2 * max(COMMIT_BYTES_MAX, GROUP_METADATA_BYTES_MAX) < STATE_COMMAND_BYTES_MAX
+# The long replies that are made at once leave room for fetches.
+assert GROUP_REPLIES_AT_ONCE * GROUP_REPLY_BYTES_MAX < REPLY_BYTES_TOTAL_MAX
 # Otherwise the index of a single segment could not be kept while it is read.
 assert 2 * INDEX_BYTES_MAX <= INDEX_BYTES_KEPT_MAX
 # Otherwise a segment could be read only by scanning it from its start.

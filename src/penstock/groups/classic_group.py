@@ -65,6 +65,7 @@ class ClassicGroup:
         "has_newcomer",
         "initial_ms_left",
         "is_living",
+        "is_unsettled",
         "joining",
         "leader",
         "members",
@@ -94,6 +95,9 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader: str | None = None
+        self.is_unsettled = False
+        """It was a consumer group, and its members have not divided the work themselves yet. In the log
+        such a group has no leader, and it gathers when it is read back."""
         self.members: dict[str, ClassicMember] = {}
         self.static_members: dict[str, str] = {}
         """Member ids by instance id."""
@@ -222,6 +226,7 @@ class ClassicGroup:
         self.generation += 1
         self.pending_syncs.clear()
         self.initial_ms_left = None
+        self.is_unsettled = False
         self.protocol_name = self.chosen_protocol() if self.members else None
         self.enter(ClassicState.COMPLETING if self.members else ClassicState.EMPTY, now)
 
@@ -320,7 +325,7 @@ class ClassicGroup:
             self.protocol_type or "",
             self.generation,
             self.protocol_name,
-            self.leader,
+            None if self.is_unsettled else self.leader,
             self.current_state_timestamp_ms,
             [member.recorded(self.protocol_name) for member in self.members.values()],
         )
@@ -340,6 +345,7 @@ class ClassicGroup:
             self._add_read_back(record)
         if value.leader in self.members:
             self.leader = value.leader
+        self.is_unsettled = value.leader is None and len(self.members) > 0
         self.state = ClassicState.STABLE if self.members else ClassicState.EMPTY
         self.current_state_timestamp_ms = value.current_state_timestamp_ms
 

@@ -33,6 +33,7 @@ class ClassicMember:
     __slots__ = (
         "assignment",
         "client",
+        "held",
         "instance_id",
         "is_new",
         "member_id",
@@ -52,6 +53,9 @@ class ClassicMember:
         self.member_id = member_id
         self.instance_id = instance_id
         self.assignment = b""
+        """In the present generation."""
+        self.held = b""
+        """The last one it may have learnt; while the group gathers it may still read that."""
         self.is_new = False
         """It waits for the answer to its first JoinGroup, and may not know its own id yet."""
         self.tell(client, protocols, timeouts)
@@ -63,6 +67,9 @@ class ClassicMember:
         """In the order in which the member prefers them."""
         self.timeouts = timeouts
         self.weight_bytes = self._weigh()
+
+    def assign(self, assignment: bytes) -> None:
+        self.assignment = self.held = assignment
 
     def rename(self, member_id: str) -> None:
         self.member_id = member_id
@@ -121,5 +128,5 @@ class ClassicMember:
             (ClassicProtocol(protocol, record.subscription),),
             ClassicTimeouts(session_ms, rebalance_ms if rebalance_ms >= 0 else session_ms),
         )
-        member.assignment = record.assignment
+        member.assign(record.assignment)
         return member

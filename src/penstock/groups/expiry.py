@@ -10,6 +10,8 @@ Monday. They are forgotten when nobody has used the group for the retention time
 
 Rule 1: a wall clock that jumps ahead is not believed. A machine that wakes up with a wrong date
         would otherwise forget everything at once, and every consumer would begin anew.
+Rule 2: that holds over a restart, as far as it can be known: the time is at least that of the newest
+        record, and what lies between may be a jump. After a day it counts as time that has passed.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -29,13 +31,30 @@ DISTRUST_MS: Final = DAY_MS
 class SteadyClock:
     """Wall time for those who delete things: follows jumps only after a day."""
 
-    __slots__ = ("_ahead_ms", "_believed_at", "_last")
+    __slots__ = ("_ahead_ms", "_believed_at", "_has_jumped", "_last", "_newest_ms")
 
     def __init__(self) -> None:
         self._last: Now | None = None
+        self._newest_ms = NO_TIMESTAMP
+        """Of the records that were loaded when this process began."""
+        self._has_jumped = False
+        """Since then: what is in the logs may have been written at a time that is not believed."""
         self._ahead_ms = 0
         """How far wall time has jumped ahead of what is believed."""
         self._believed_at = 0.0
+
+    def learn(self, newest_ms: int, now: Now) -> None:
+        """A log was loaded, and this is the time of its newest record. Of several logs the newest counts."""
+        if self._has_jumped or newest_ms <= self._newest_ms:
+            return
+        ahead_ms = now.wall_ms - newest_ms
+        ahead_ms = ahead_ms if ahead_ms >= JUMP_MS_MIN else 0
+        if self._newest_ms == NO_TIMESTAMP:
+            self._ahead_ms = ahead_ms
+            self._believed_at = now.monotonic + DISTRUST_MS / 1000
+        else:
+            self._ahead_ms = min(self._ahead_ms, ahead_ms)
+        self._newest_ms = newest_ms
 
     def read(self, now: Now) -> int:
         """The time to act on. Call it now and then: a jump is what lies between two calls."""
@@ -46,6 +65,7 @@ class SteadyClock:
             if abs(jump_ms) >= JUMP_MS_MIN:
                 # A jump back undoes what went ahead; it is never itself a reason to delete.
                 self._ahead_ms = max(0, self._ahead_ms + jump_ms)
+                self._has_jumped = True
                 self._believed_at = now.monotonic + DISTRUST_MS / 1000
         if self._ahead_ms and now.monotonic >= self._believed_at:
             self._ahead_ms = 0

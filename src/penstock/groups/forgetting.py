@@ -50,6 +50,8 @@ class Forgetting:
         self._surroundings.timers.set(FORGETTING, now.monotonic + wait)
         now_ms = self._surroundings.steady_clock.read(now)
         for group in [groups[group_id] for group_id in turn if group_id in groups]:
+            if self._book.unreadable.members_of(group.group_id):
+                continue  # it may be younger than it looks
             gone = self._gone(group, now_ms, config.retention_ms)
             is_left = not (_is_abandoned(group) and self._are_all(group.group_id, gone))
             yield from _in_pieces(tombstones(group.group_id, gone))
@@ -60,6 +62,9 @@ class Forgetting:
         offsets = self._book.offsets
         gone = set(expired(offsets, group.group_id, _facts(group), now_ms, retention_ms))
         gone.update(of_other_topics(offsets, group.group_id, self._exists))
+        topics = self._surroundings.topics().by_name
+        unreadable = self._book.unreadable.offsets_of(group.group_id)
+        gone.update(partition for partition in unreadable if partition.topic not in topics)
         return gone
 
     def _exists(self, name: str, committed: Committed) -> bool:
@@ -67,16 +72,19 @@ class Forgetting:
         return topic is not None and committed.is_of(topic.id)
 
     def _are_all(self, group_id: str, partitions: set[TopicPartition]) -> bool:
-        return all(partition in partitions for partition, _ in self._book.offsets.partitions(group_id))
+        return all(partition in partitions for partition in self._book.places(group_id))
 
     def end(self, group: Group, now: Now) -> Sequence[StateRecord]:
         """The records that delete a group without members, its offsets aside."""
+        unreadable = [
+            StateRecord(encode_key(key), None) for key in self._book.unreadable.members_of(group.group_id)
+        ]
         if isinstance(group, ConsumerGroup):
             consumer_timers.end(self._surroundings, group)
-            return group_tombstones(group)
+            return [*unreadable, *group_tombstones(group)]
         ended = classic_timers.end(self._surroundings, group, now)
         assert not ended.replies, "nobody waits in a group without members"
-        return [StateRecord(encode_key(GroupMetadataKey(group.group_id)), None)]
+        return [*unreadable, StateRecord(encode_key(GroupMetadataKey(group.group_id)), None)]
 
 
 def _in_pieces(records: Sequence[StateRecord]) -> Iterator[Outcome]:

@@ -6,8 +6,9 @@ A member of the classic protocol may be in a group of the new one, which then an
 What the log says is in `book.py`, what is forgotten in `forgetting.py`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from typing import Final, NamedTuple, Self
 
 from penstock.coordinator.outcome import NOTHING, Now, Outcome, Pending, StateRecord
 from penstock.errors import ApiError, ErrorCode
@@ -35,6 +36,8 @@ from penstock.groups.forgetting import FORGETTING, Forgetting, subscribed_topics
 from penstock.groups.migration import Group, Settled
 from penstock.groups.offsets import Offsets, commit_records, tombstones
 from penstock.groups.rates import RateKey
+from penstock.groups.room import does_commit_grow, does_heartbeat_grow, does_join_grow
+from penstock.groups.sign_of_life import sign_of_life
 from penstock.groups.status import (
     GroupStatus,
     Position,
@@ -43,6 +46,7 @@ from penstock.groups.status import (
     rebalance_status,
 )
 from penstock.groups.surroundings import Surroundings, TimerKey
+from penstock.limits import GROUP_STATE_BYTES_MAX
 from penstock.protocol.messages.consumer_group_describe import DescribedConsumerGroup
 from penstock.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from penstock.protocol.messages.describe_groups import DescribedGroup
@@ -63,8 +67,11 @@ class Deletion(NamedTuple):
 
 
 class Groups:
-    def __init__(self, surroundings: Surroundings) -> None:
+    def __init__(self, surroundings: Surroundings, kept_bytes: Callable[[], int] = lambda: 0) -> None:
+        """`kept_bytes` is what the groups of all shards take in memory."""
         self._surroundings = surroundings
+        self._kept_bytes = kept_bytes
+        self._is_full = False
         self._book = Book()
         self._forgetting = Forgetting(surroundings, self._book)
 
@@ -73,8 +80,26 @@ class Groups:
         return self._book.offsets
 
     @property
-    def records_skipped(self) -> int:
-        return self._book.records_skipped
+    def weight_bytes(self) -> int:
+        """About what all of this takes in memory."""
+        return self._book.weight_bytes + self._book.offsets.weight_bytes
+
+    def unreadable(self) -> Sequence[str]:
+        return tuple(self._book.unreadable)
+
+    def unreadable_offsets(self, group_id: str) -> Collection[TopicPartition]:
+        """Places that the group has kept, and nobody knows where they are."""
+        return self._book.unreadable.offsets_of(group_id)
+
+    def while_full(self) -> Self:
+        """Whoever only reads, or shows that it lives, is served on a full disk too."""
+        view = copy(self)
+        view._is_full = True
+        return view
+
+    def _require_disk(self) -> None:
+        if self._is_full:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the disk is full")
 
     # The log
 
@@ -83,6 +108,7 @@ class Groups:
 
     def loaded(self, now: Now) -> Iterable[Outcome]:
         self._book.is_living = True
+        self._surroundings.steady_clock.learn(self._book.newest_ms, now)
         outcomes = [self._forgetting.soon(now)]
         for group in self._book.groups.values():
             if isinstance(group, ConsumerGroup):
@@ -137,7 +163,10 @@ class Groups:
     # Members
 
     def join(self, request: JoinGroupRequest, asking: Asking, now: Now) -> Outcome:
+        self._require_disk()
         group = self._book.groups.get(request.group_id)
+        if does_join_grow(group, request):
+            self._check_room(ErrorCode.GROUP_MAX_SIZE_REACHED)
         if isinstance(group, ConsumerGroup):
             return self._settle(consumer_classic.join(self._surroundings, group, request, asking, now))
         if group is None:
@@ -148,6 +177,7 @@ class Groups:
         return self._settle(Settled(group, outcome))
 
     def sync(self, request: SyncGroupRequest, asking: Asking, now: Now) -> Outcome:
+        self._require_disk()
         group = self._book.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return self._settle(consumer_classic.sync(self._surroundings, group, request, asking, now))
@@ -160,6 +190,7 @@ class Groups:
         return classic_heartbeat.heartbeat(self._surroundings, group, request, asking.pending, now)
 
     def leave(self, request: LeaveGroupRequest, asking: Asking, now: Now) -> Outcome:
+        self._require_disk()
         group = self._book.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return self._settle(consumer_classic.leave(self._surroundings, group, request, asking, now))
@@ -170,6 +201,10 @@ class Groups:
 
     def consumer_heartbeat(self, request: ConsumerGroupHeartbeatRequest, caller: Caller, now: Now) -> Outcome:
         group = self._book.groups.get(request.group_id)
+        if self._is_full:
+            return sign_of_life(self._surroundings, group, request, caller, now)
+        if does_heartbeat_grow(group, request):
+            self._check_room(ErrorCode.GROUP_MAX_SIZE_REACHED)
         return self._settle(consumer_heartbeat.heartbeat(self._surroundings, group, request, caller, now))
 
     def _settle(self, settled: Settled) -> Outcome:
@@ -181,6 +216,7 @@ class Groups:
     # Offsets
 
     def commit(self, request: CommitRequest, now: Now) -> Sequence[StateRecord]:
+        self._require_disk()
         if request.group_id:  # old clients may keep a place without a group
             classic_join.check_group_id(request.group_id)
         group = self._book.groups.get(request.group_id)
@@ -193,8 +229,16 @@ class Groups:
         elif group is not None:
             self._check_classic_commit(group, request, now)
         check_size(request)
+        if does_commit_grow(self.offsets, request):
+            self._check_room(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
         self._note_rates(request, now)
         return commit_records(request.group_id, request.commits)
+
+    def _check_room(self, code: ErrorCode) -> None:
+        kept_bytes = self._kept_bytes()
+        if kept_bytes > GROUP_STATE_BYTES_MAX:
+            detail = f"all groups together take {kept_bytes} bytes; {GROUP_STATE_BYTES_MAX} are allowed"
+            raise ApiError(code, f"{detail}: delete groups that nobody needs")
 
     def _check_classic_commit(self, group: ClassicGroup, request: CommitRequest, now: Now) -> None:
         classic_heartbeat.validate_commit(group, request.member_id, request.instance_id, request.generation)
@@ -214,6 +258,7 @@ class Groups:
             consumer_checks.validate_fetch(group, member_id, member_epoch)
 
     def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> Deletion:
+        self._require_disk()
         group = self._book.find(group_id)
         subscribed = frozenset[str]() if group.is_empty else subscribed_topics(group)
         if subscribed is None:
@@ -223,21 +268,24 @@ class Groups:
             for partition in partitions
             if partition.topic in subscribed
         }
+        unreadable = self._book.unreadable.offsets_of(group_id)
         known = [
             partition
             for partition in partitions
-            if partition not in refused and self.offsets.find(group_id, *partition) is not None
+            if partition not in refused
+            and (partition in unreadable or self.offsets.find(group_id, *partition) is not None)
         ]
         return Deletion(tombstones(group_id, known), refused)
 
     # Groups as people see them
 
     def delete_group(self, group_id: str, now: Now) -> Sequence[StateRecord]:
+        """Its offsets first. If not all of this is kept, what is left is a group that can be deleted."""
+        self._require_disk()
         group = self._book.find(group_id)
         if not group.is_empty:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"{group_id} has members")
-        kept = [partition for partition, _ in self.offsets.partitions(group_id)]
-        return [*tombstones(group_id, kept), *self._forgetting.end(group, now)]
+        return [*tombstones(group_id, self._book.places(group_id)), *self._forgetting.end(group, now)]
 
     def list(self) -> Iterator[ListedGroup]:
         return map(_listed, self._shown())
@@ -249,7 +297,7 @@ class Groups:
         """A client that was told its id and has not joined with it makes no group yet."""
         for group in self._book.groups.values():
             is_begun = isinstance(group, ConsumerGroup) or group.members or group.generation
-            if is_begun or self.offsets.has_any(group.group_id):
+            if is_begun or self._book.has_offsets(group.group_id):
                 yield group
 
     def describe_classic(self, group_id: str) -> DescribedGroup | None:

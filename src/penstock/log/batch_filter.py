@@ -44,7 +44,17 @@ from penstock.types import NO_PRODUCER, Buffer, LeaderEpoch, Offset
 
 class Horizons(NamedTuple):
     now_ms: int
+    trusted_ms: int
+    """The time that ends the life of a tombstone (log/trusted_time.py)."""
     delete_retention_ms: int
+
+    def of(self, header: BatchHeader) -> int:
+        """The horizon of a batch that has none yet.
+
+        A clock that is behind the records was not right: a horizon of its making would be past as
+        soon as somebody sets it.
+        """
+        return max(self.now_ms, header.max_timestamp) + self.delete_retention_ms
 
 
 class Gap(NamedTuple):
@@ -129,15 +139,14 @@ def horizon_of(header: BatchHeader) -> int | None:
 
 def keeps_tombstones(header: BatchHeader, horizons: Horizons) -> bool:
     horizon = horizon_of(header)
-    return horizon is None or horizons.now_ms < horizon
+    return horizon is None or horizons.trusted_ms < horizon
 
 
 def rewritten(header: BatchHeader, payload: bytes, kept: Sequence[Span], horizons: Horizons) -> bytes:
     """The batch with these of its records. Sets the delete horizon if one of them needs it."""
     assert kept, "a batch without records is emptied or dropped"
     gets_horizon = horizon_of(header) is None and any(span[4] for span in kept)
-    horizon = horizons.now_ms + horizons.delete_retention_ms
-    new_base = horizon if gets_horizon else header.base_timestamp
+    new_base = horizons.of(header) if gets_horizon else header.base_timestamp
     if gets_horizon and not header.has_log_append_time:
         shift = header.base_timestamp - new_base
         pieces = [_shifted(payload, span, shift) for span in kept]

@@ -1,5 +1,10 @@
 """One cleaning of one log: reads segments, writes cleaned ones beside them, and changes nothing else.
 
+It goes on in steps, one for each group of segments that becomes one. What a step wrote is taken over
+before the next begins, so a cleaning needs room for one group: `segment.bytes`, or the largest segment
+where that is more, and its indexes. (A batch in which a tombstone gets its horizon may grow, by five
+bytes for each record at most.)
+
 Two passes. The first reads the dirty part and notes for every offset whether its record is the last
 of its key. The second goes through all segments from the start of the log: dirty batches are judged
 by those notes, mostly without being opened; clean ones by looking their keys up.
@@ -40,7 +45,7 @@ from penstock.log.batch_filter import (
     rewritten,
     spans_of,
 )
-from penstock.log.cleaning_job import CLEANED_SUFFIX, SUFFIXES, Cleaned, Job, Replacement
+from penstock.log.cleaning_job import CLEANED_SUFFIX, SUFFIXES, Cleaned, Job, Replacement, Step
 from penstock.log.compaction import Piece, group_segments
 from penstock.log.key_map import KeyMap
 from penstock.log.reading import check_stored, out_of_place
@@ -60,15 +65,20 @@ def no_pace(_: int) -> None:
     return None
 
 
-def clean(disk: Disk, job: Job, pace: Pace = no_pace) -> Cleaned:
-    """Blocks for long. Raises CorruptData when what is on disk is not what was written."""
+def clean(disk: Disk, job: Job, pace: Pace = no_pace) -> Iterator[Step]:
+    """Each step blocks for long. Raises CorruptData when what is on disk is not what was written.
+
+    In the order of the log, so that a tombstone never goes before what it deletes. Segments that stay
+    as they are make no step.
+    """
     learned = _learn(disk, job, pace)
     groups = group_segments(job.segments, learned.end_offset, job.limits)
     cleaning = _Cleaning(disk, job, learned, pace)
-    replacements = [made for group in groups if (made := cleaning.rewrite(group)) is not None]
-    return Cleaned(
+    for group in groups:
+        if (made := cleaning.rewrite(group)) is not None:
+            yield made
+    yield Cleaned(
         end_offset=learned.end_offset,
-        replacements=replacements,
         keys=learned.last_offsets.count,
         bytes_before=sum(piece.size_bytes for group in groups for piece in group),
         bytes_after=cleaning.bytes_after,
@@ -94,7 +104,7 @@ def _learn(disk: Disk, job: Job, pace: Pace) -> _Learned:
     span = min(end - origin, notes_max)
     keys = KeyMap(memory_bytes=job.memory_bytes - notes_max, keys_max=span)
     notes = bytearray(span)
-    horizons = Horizons(job.now_ms, job.delete_retention_ms)
+    horizons = Horizons(job.now_ms, job.trusted_ms, job.delete_retention_ms)
     keyless = 0
     for piece in job.segments:
         if piece.end_offset <= origin:
@@ -146,7 +156,7 @@ class _Cleaning:
         self._job = job
         self._learned = learned
         self._pace = pace
-        self._horizons = Horizons(job.now_ms, job.delete_retention_ms)
+        self._horizons = Horizons(job.now_ms, job.trusted_ms, job.delete_retention_ms)
         self._sequences_at = frozenset(job.sequences_at)
         self.bytes_after = 0
         self.records_removed = 0

@@ -1,8 +1,10 @@
 """The task that has compacted logs cleaned, in a broker with a real disk and a real cleaner process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,14 @@ from penstock.broker.fetch_reads import FetchReads, Limits
 from penstock.broker.fetch_sessions import PartitionKey, Wanted
 from penstock.config.sources import load
 from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic, delete_topic
-from penstock.errors import CorruptData, ErrorCode, StorageFull
+from penstock.errors import ConfigError, CorruptData, ErrorCode, StorageFull
 from penstock.host.child_process import ChildDied
 from penstock.host.clock import AdjustableClock
 from penstock.limits import MIB
 from penstock.log.cleaning import clean
-from penstock.log.cleaning_job import Cleaned, Job
+from penstock.log.cleaning_job import Job, Step
+from penstock.log.compaction import Dirt
+from penstock.observability.logs import StreamLog
 from penstock.protocol.batches import split_batches
 from penstock.protocol.messages.fetch import FetchPartition
 from penstock.protocol.records import Record, build_batch, iterate
@@ -31,6 +35,24 @@ COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(MIB), "min.cleana
 CHECKPOINT = "data/logs/cleaner-offset-checkpoint"
 
 
+class HandClock(AdjustableClock):
+    """Its time passes when it is told so; `advance` sets its wall clock alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed_ms = 0
+        self._began_ms, self._began = super().wall_ms(), super().monotonic()
+
+    def pass_time(self, ms: int) -> None:
+        self._passed_ms += ms
+
+    def wall_ms(self) -> int:
+        return self._began_ms + self._passed_ms + self._ahead_ms
+
+    def monotonic(self) -> float:
+        return self._began + self._passed_ms / 1000
+
+
 class InlineCleaner:
     """Cleans in the test itself; `meanwhile` is what happens before it answers."""
 
@@ -39,12 +61,20 @@ class InlineCleaner:
         self.meanwhile: Callable[[Job], Awaitable[None]] | None = None
         self.jobs: list[Job] = []
         self.given_up = 0
+        self._steps: Iterator[Step] = iter(())
 
-    async def clean(self, job: Job) -> Cleaned:
+    async def begin(self, job: Job) -> Step:
         self.jobs.append(job)
         if self.meanwhile is not None:
             await self.meanwhile(job)
-        return clean(self._disk, job)
+        self._steps = clean(self._disk, job)
+        return next(self._steps)
+
+    async def go_on(self) -> Step:
+        return next(self._steps)
+
+    async def abandon(self) -> None:
+        self._steps = iter(())
 
     def give_up(self) -> None:
         self.given_up += 1
@@ -60,13 +90,15 @@ async def broker_with(path: Path, world: World | None = None) -> AsyncIterator[R
         yield broker
 
 
-async def make(broker: RunningBroker, name: str, **overrides: str) -> Partition:
+async def make(
+    broker: RunningBroker, name: str, topic_id: TopicId | None = None, **overrides: str
+) -> Partition:
     settings = COMPACTED | {key.replace("_", "."): value for key, value in overrides.items()}
     await broker.cluster.change(
         lambda image: create_topic(
             image,
             TopicRequest(name=name, partitions=1, overrides=settings),
-            NewTopic(TopicId(name.encode().ljust(16)), 0),
+            NewTopic(topic_id or TopicId(name.encode().ljust(16)), 0),
             defaults=TopicDefaults(1, 1),
             validate_overrides=lambda overrides: None,
         )
@@ -120,8 +152,8 @@ async def test_the_dirtiest_log_is_cleaned_first_and_what_is_clean_is_remembered
         assert plain.log.size_bytes == plain_size
         assert {partition: values(partition) for partition in (small, large)} == before
         rows = (tmp_path / CHECKPOINT).read_text().splitlines()
-        assert rows[:2] == ["0", "2"]
-        assert f"large 0 {large.log.active.base_offset}" in rows
+        assert rows[:2] == ["1", "2"]
+        assert f"large 0 {large.log.active.base_offset} {large.topic_id.hex()}" in rows
     async with broker_with(tmp_path) as broker:
         assert await broker.compaction.clean_dirtiest() is None, "it is remembered over a restart"
         assert values(found(broker, "large")) == before[large]
@@ -145,49 +177,133 @@ async def test_a_damaged_log_is_left_alone_and_others_are_cleaned(tmp_path: Path
         assert good.log.size_bytes < 2 * MIB
 
 
-async def test_a_cleaner_that_dies_costs_its_log_the_cleaning_and_nothing_else(tmp_path: Path) -> None:
-    async with broker_with(tmp_path) as broker:
-        first = await make(broker, "first")
-        await fill(broker, first, 3)
-        real = broker.compaction.cleaner
+async def failing(broker: RunningBroker, failure: Exception) -> InlineCleaner:
+    """A cleaner that fails at the topic named bad."""
+    cleaner = InlineCleaner(broker)
+    broker.compaction.cleaner = cleaner
 
-        class Dying:
-            async def clean(self, job: Job) -> Cleaned:
-                raise ChildDied("killed")
+    async def fail(job: Job) -> None:
+        if job.folder.endswith("bad-0"):
+            raise failure
 
-            def give_up(self) -> None:
-                raise AssertionError("nothing is under way")
+    cleaner.meanwhile = fail
+    return cleaner
 
-            async def rest(self) -> None:
-                pass
 
-        broker.compaction.cleaner = Dying()
-        assert await broker.compaction.clean_dirtiest() == first.name
-        assert broker.compaction.uncleanable == {first: "killed"}
+def begun(cleaner: InlineCleaner, topic: str) -> int:
+    return sum(job.folder.endswith(f"{topic}-0") for job in cleaner.jobs)
+
+
+@pytest.mark.parametrize("failure", [ChildDied("killed"), StorageFull("no space"), ConfigError("too small")])
+async def test_a_cleaning_that_may_succeed_later_is_tried_again_after_others_and_ever_more_rarely(
+    tmp_path: Path, failure: Exception
+) -> None:
+    clock, said = HandClock(), StringIO()
+    async with broker_with(tmp_path, World(clock=clock, log=StreamLog(clock, said))) as broker:
+        bad, good = await make(broker, "bad"), await make(broker, "good")
+        await fill(broker, bad, 4)
+        await fill(broker, good, 3)
+        cleaner = await failing(broker, failure)
+        assert [await broker.compaction.clean_dirtiest() for _ in range(3)] == [bad.name, good.name, None]
+        assert good.log.size_bytes < 2 * MIB
+        for retry_ms in (15_000, 30_000, 60_000, 120_000, 240_000, 480_000, 600_000, 600_000):
+            before = begun(cleaner, "bad")
+            clock.pass_time(retry_ms - 1)
+            assert await broker.compaction.clean_dirtiest() is None
+            clock.pass_time(1)
+            assert await broker.compaction.clean_dirtiest() == bad.name
+            assert begun(cleaner, "bad") == before + 1
+        assert (broker.compaction.failures, broker.compaction.cleanings) == (9, 1)
+        assert broker.compaction.setbacks[bad].reason == str(failure)
+        assert said.getvalue().count("compaction.postponed") == 1
+        cleaner.meanwhile = None
+        clock.pass_time(600_000)
+        assert await broker.compaction.clean_dirtiest() == bad.name
+        assert bad.log.size_bytes < 2 * MIB
+        assert broker.compaction.setbacks == {}
+        assert broker.compaction.uncleanable == {}
+
+
+async def test_a_disk_that_fills_up_in_the_middle_keeps_what_was_cleaned_so_far(tmp_path: Path) -> None:
+    clock = HandClock()
+    async with broker_with(tmp_path, World(clock=clock)) as broker:
+        partition = await make(broker, "t")
+        await fill(broker, partition, 4)
+        before, segments = values(partition), len(partition.log.segments)
+        real = InlineCleaner(broker)
+
+        class FillsUp(InlineCleaner):
+            async def go_on(self) -> Step:
+                raise StorageFull("no space")
+
+        broker.compaction.cleaner = FillsUp(broker)
+        size = partition.log.size_bytes
+        await broker.compaction.clean_dirtiest()
+        assert partition.log.size_bytes < size
+        assert not (tmp_path / CHECKPOINT).exists()
+        assert values(partition) == before
+        folder = tmp_path / "data" / "logs" / "t-0"
+        await broker.compaction._worker.run(lambda: None)  # it discards behind the scenes
+        assert not [*folder.glob("*.cleaned"), *folder.glob("*.swap")]
         broker.compaction.cleaner = real
-        second = await make(broker, "second")
-        await fill(broker, second, 3)
-        assert await broker.compaction.clean_dirtiest() == second.name
-        assert second.log.size_bytes < 2 * MIB
-        assert first.offline is None
+        clock.pass_time(15_000)
+        await broker.compaction.clean_dirtiest()
+        assert real.jobs[-1].first_dirty_offset == 0
+        assert len(partition.log.segments) < segments
+        assert values(partition) == before
 
 
-async def test_a_full_disk_postpones(tmp_path: Path) -> None:
+async def test_a_topic_made_anew_is_dirty_whatever_the_old_one_left(tmp_path: Path) -> None:
+    """The row of the old one is still there: a crash came before it was rewritten, or the disk was full."""
+    async with broker_with(tmp_path) as broker:
+        partition = await make(broker, "t", TopicId(b"first".ljust(16)))
+        await fill(broker, partition, 3)
+        await broker.compaction.clean_dirtiest()
+        assert (tmp_path / CHECKPOINT).read_text().startswith("1\n1\nt 0 ")
+        row = (tmp_path / CHECKPOINT).read_bytes()
+        await broker.cluster.change(lambda image: delete_topic(image, name="t"))
+        again = await make(broker, "t", TopicId(b"second".ljust(16)))
+        await fill(broker, again, 4)
+    (tmp_path / CHECKPOINT).write_bytes(row)
+    async with broker_with(tmp_path) as broker:
+        broker.compaction.cleaner = cleaner = InlineCleaner(broker)
+        assert await broker.compaction.clean_dirtiest() == TopicPartition("t", 0)
+        assert cleaner.jobs[0].first_dirty_offset == 0
+
+
+async def test_a_log_that_lost_its_records_is_dirty(tmp_path: Path) -> None:
     async with broker_with(tmp_path) as broker:
         partition = await make(broker, "t")
         await fill(broker, partition, 3)
-        cleaner = InlineCleaner(broker)
-        broker.compaction.cleaner = cleaner
-
-        async def full(_: Job) -> None:
-            raise StorageFull("no space left")
-
-        cleaner.meanwhile = full
         await broker.compaction.clean_dirtiest()
-        assert broker.compaction.uncleanable == {}
-        cleaner.meanwhile = None
+    shutil.rmtree(tmp_path / "data" / "logs" / "t-0")
+    async with broker_with(tmp_path) as broker:
+        await fill(broker, found(broker, "t"), 4)
+        broker.compaction.cleaner = cleaner = InlineCleaner(broker)
         await broker.compaction.clean_dirtiest()
-        assert partition.log.size_bytes < 2 * MIB
+        assert cleaner.jobs[0].first_dirty_offset == 0
+
+
+async def test_a_clock_that_leaps_ahead_does_not_end_the_life_of_tombstones(tmp_path: Path) -> None:
+    clock = HandClock()
+    async with broker_with(tmp_path, World(clock=clock)) as broker:
+        partition = await make(broker, "t", delete_retention_ms="3600000")
+        broker.compaction.cleaner = InlineCleaner(broker)
+        batch = bytearray(build_batch([Record(Offset(0), clock.wall_ms(), b"gone", None)]))
+        partition.append(memoryview(batch), clock.wall_ms())
+
+        async def clean_more() -> bool:
+            await fill(broker, partition, 3, time_ms=clock.wall_ms())
+            assert await broker.compaction.clean_dirtiest() == partition.name
+            return b"gone" in values(partition)
+
+        assert await clean_more()
+        clock.advance(24 * 3_600_000)
+        assert await clean_more(), "an hour has not passed"
+        clock.pass_time(3_600_000 - 1)
+        assert await clean_more()
+        clock.pass_time(1)
+        assert not await clean_more()
 
 
 async def test_a_topic_deleted_during_its_cleaning_is_simply_gone(tmp_path: Path) -> None:
@@ -230,6 +346,26 @@ async def test_retention_that_removes_what_is_being_cleaned_wins(tmp_path: Path)
         assert broker.compaction.uncleanable == {}
         assert partition.log.log_start_offset == partition.log.log_end_offset
         assert partition.log.size_bytes == 0
+
+
+async def test_retention_that_removes_what_was_found_dirty_leaves_nothing_to_ask_for(tmp_path: Path) -> None:
+    clock = AdjustableClock()
+    async with broker_with(tmp_path, World(clock=clock)) as broker:
+        partition = await make(broker, "t", cleanup_policy="compact,delete", retention_ms="1000")
+        await fill(broker, partition, 3, time_ms=clock.wall_ms())
+        broker.compaction.cleaner = cleaner = InlineCleaner(broker)
+        look = broker.compaction._dirt_of
+
+        async def expire_then(partition: Partition) -> Dirt | None:
+            dirt = await look(partition)
+            clock.advance(5_000)
+            await broker.storage.retention.enforce(partition)
+            return dirt
+
+        broker.compaction._dirt_of = expire_then  # type: ignore[method-assign]
+        await broker.compaction.clean_dirtiest()
+        assert cleaner.jobs == []
+        assert broker.compaction.failures == 0
 
 
 async def test_a_record_that_waited_too_long_is_cleaned_out_of_the_segment_being_written(

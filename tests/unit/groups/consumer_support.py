@@ -106,6 +106,8 @@ class World:
     def __init__(self, *topics: Topic, **consumer: Any) -> None:
         self.config = config(**consumer)
         self.topics = Topics({each.name: each for each in topics}, {each.id: each for each in topics})
+        self.overrides: dict[str, str] = {}
+        """The settings of the group."""
         self.monotonic = 1_000.0
         self.drawn = 0
         self.log: list[tuple[StateRecord, int]] = []
@@ -115,7 +117,9 @@ class World:
         self.surroundings = self._new_surroundings()
 
     def _new_surroundings(self) -> Surroundings:
-        return Surroundings(lambda: self.config, lambda: self.topics, self._draw)
+        surroundings = Surroundings(lambda: self.config, lambda: self.topics, self._draw)
+        surroundings.overrides_of = lambda group_id: self.overrides if group_id == GROUP else {}
+        return surroundings
 
     def _draw(self) -> str:
         self.drawn += 1

@@ -106,6 +106,21 @@ def test_with_many_topics_an_expression_is_resolved_in_turns(monkeypatch: pytest
     assert not world.group.resolving
 
 
+def test_a_topic_that_is_created_while_an_expression_is_resolved_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(regexes, "_TURN_UNITS_MAX", 50_000)
+    topics = [topic(f"logs-{number}", 1) for number in range(50)]
+    world = World(*topics)
+    member = subscribing(world, "m", "logs-.*")
+    member.beat()
+    assert world.group.resolving
+    world.set_topics(*topics, topic("logs-late", 1))
+    settle((member,), 12)
+    assert member.partitions("logs-late") == {0}
+    assert len(member.owned) == 51
+
+
 def test_a_resolution_that_nobody_waits_for_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regexes, "_TURN_UNITS_MAX", 50_000)
     world = World(topic("a", 1), *(topic(f"logs-{number}", 1) for number in range(50)))

@@ -91,6 +91,49 @@ def test_a_clock_put_back_and_forth_never_runs_ahead() -> None:
     assert clock.read(again) <= again.wall_ms
 
 
+def test_a_restart_with_the_clock_set_ahead_is_a_jump_like_any_other() -> None:
+    clock = SteadyClock()
+    restarted = Now(START.wall_ms + 30 * DAY_MS, 5.0)
+    clock.learn(START.wall_ms, restarted)
+    assert clock.read(later(restarted, 2_000)) == START.wall_ms + 2_000
+    after = later(restarted, DISTRUST_MS + 1)
+    assert clock.read(after) == after.wall_ms
+
+
+def test_a_restart_with_the_clock_set_back_brings_nothing_forward() -> None:
+    clock = SteadyClock()
+    restarted = Now(START.wall_ms - 30 * DAY_MS, 5.0)
+    clock.learn(START.wall_ms, restarted)
+    assert clock.read(later(restarted, 1_000)) == restarted.wall_ms + 1_000
+    put_right = Now(START.wall_ms + 2_000, 7.0)
+    assert clock.read(put_right) <= put_right.wall_ms
+    assert clock.read(later(put_right, 1_000)) - START.wall_ms < RETENTION_MS
+
+
+def test_of_several_logs_the_newest_says_the_time() -> None:
+    clock = SteadyClock()
+    restarted = Now(START.wall_ms + 30 * DAY_MS, 5.0)
+    for newest_ms in (START.wall_ms - 90 * DAY_MS, START.wall_ms, START.wall_ms - DAY_MS):
+        clock.learn(newest_ms, restarted)
+    assert clock.read(restarted) == START.wall_ms
+
+
+def test_a_short_pause_is_no_jump() -> None:
+    clock = SteadyClock()
+    restarted = Now(START.wall_ms + 30_000, 5.0)
+    clock.learn(START.wall_ms, restarted)
+    assert clock.read(restarted) == restarted.wall_ms
+
+
+def test_a_log_that_is_loaded_again_after_a_jump_does_not_make_it_believed() -> None:
+    clock = SteadyClock()
+    clock.read(START)
+    jumped = Now(START.wall_ms + 30 * DAY_MS, START.monotonic + 1)
+    clock.read(jumped)
+    clock.learn(jumped.wall_ms, later(jumped, 1_000))  # what was committed since the jump
+    assert clock.read(later(jumped, 2_000)) == START.wall_ms + 3_000
+
+
 def test_a_round_visits_everybody_once_a_few_at_a_time() -> None:
     rounds = Rounds(2)
     groups = ["a", "b", "c"]

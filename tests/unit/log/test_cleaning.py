@@ -4,6 +4,7 @@ import pytest
 
 from penstock.errors import ConfigError, CorruptData
 from penstock.log.cleaning import clean
+from penstock.log.cleaning_job import Cleaned
 from penstock.log.partition_log import PartitionLog
 from penstock.protocol.batches import DELETE_HORIZON_BIT, parse_header
 from penstock.protocol.compression import Codec
@@ -57,7 +58,8 @@ def test_batches_of_which_nothing_goes_are_the_same_bytes(log: PartitionLog) -> 
 
 def test_a_log_without_anything_to_remove_is_not_rewritten(log: PartitionLog) -> None:
     settled(log, [Put(b"a", b"1")], [Put(b"b", b"2")])
-    assert compact(log, job_of(log)).replacements == []
+    (step,) = clean(log.disk, job_of(log))
+    assert isinstance(step, Cleaned)
 
 
 def test_gaps_become_one_empty_batch_and_stay_one(log: PartitionLog) -> None:
@@ -101,6 +103,20 @@ def test_a_tombstone_stays_until_its_horizon_and_then_goes(log: PartitionLog) ->
     compact(log, job_of(log, 5, now_ms=NOW_MS + DAY_MS, delete_retention_ms=5 * DAY_MS))
     assert (b"a", None) not in values(log)
     assert written[2] in records_of(log), "with its own time, though the batch has another"
+
+
+def test_a_tombstone_goes_by_the_time_that_is_trusted_and_gets_its_horizon_by_the_later_one(
+    log: PartitionLog,
+) -> None:
+    settled(log, [Put(b"a", None, NOW_MS)], [Put(b"z", b"")])
+    compact(log, job_of(log, now_ms=NOW_MS - 400 * DAY_MS, delete_retention_ms=DAY_MS))
+    assert parse_header(batches(log)[0]).base_timestamp == NOW_MS + DAY_MS, "the clock was behind the record"
+    settled(log, [Put(b"z", b"2")])
+    compact(log, job_of(log, 2, now_ms=NOW_MS + 9 * DAY_MS, trusted_ms=NOW_MS, delete_retention_ms=DAY_MS))
+    assert (b"a", None) in values(log)
+    settled(log, [Put(b"z", b"3")])
+    compact(log, job_of(log, 3, now_ms=NOW_MS, trusted_ms=NOW_MS + DAY_MS, delete_retention_ms=DAY_MS))
+    assert (b"a", None) not in values(log)
 
 
 def test_a_tombstone_takes_with_it_what_was_cleaned_before(log: PartitionLog) -> None:
@@ -182,7 +198,7 @@ def test_a_gap_longer_than_what_can_be_noted_is_passed(log: PartitionLog) -> Non
 def test_a_batch_that_does_not_fit_the_memory_is_said(log: PartitionLog) -> None:
     settled(log, [Put(b"%d" % number, b"") for number in range(20)])
     with pytest.raises(ConfigError, match=r"log\.cleaner\.dedupe\.buffer\.size = 80 is too small"):
-        clean(log.disk, job_of(log, memory_bytes=80))
+        next(clean(log.disk, job_of(log, memory_bytes=80)))
 
 
 @pytest.mark.parametrize("position", [3, 20, 65])
@@ -191,7 +207,7 @@ def test_damage_ends_the_cleaning_and_changes_nothing(disk: Mount, log: Partitio
     flip(disk, log.segments[0].path(), position)
     names = [name for name in disk.list_folder(log.folder) if name.endswith(".log")]
     with pytest.raises(CorruptData, match=r"00000000000000000000\.log at 0"):
-        clean(log.disk, job_of(log))
+        next(clean(log.disk, job_of(log)))
     left = disk.list_folder(log.folder)
     assert [name for name in left if name.endswith(".log")] == names
     assert not [name for name in left if name.endswith(".swap")]

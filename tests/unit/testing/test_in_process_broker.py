@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
 
 from penstock.errors import ConfigError, StorageFailed
 from penstock.testing import Broker, broker
@@ -92,6 +97,17 @@ def test_settings_have_the_names_that_kafka_gives_them() -> None:
         topics = consumer.list_topics("orders", SECONDS_MAX).topics
         consumer.close()
     assert topics["orders"].error is not None, "not created by asking"
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown"), [({}, "0"), ({"group.initial.rebalance.delay.ms": 700}, "700")]
+)
+def test_new_groups_wait_for_nobody_unless_that_is_asked_for(settings: dict[str, int], shown: str) -> None:
+    with broker(**settings) as running:
+        admin = AdminClient({"bootstrap.servers": running.bootstrap})
+        resource = ConfigResource(ResourceType.BROKER, "1")
+        found = admin.describe_configs([resource])[resource].result(SECONDS_MAX)
+        assert found["group.initial.rebalance.delay.ms"].value == shown
 
 
 def test_two_at_once_know_nothing_of_each_other() -> None:

@@ -6,6 +6,7 @@ Behaviour
     A group that does not exist is GROUP_ID_NOT_FOUND. A topic that the group subscribes to is
     GROUP_SUBSCRIBED_TO_TOPIC; a living group whose subscriptions cannot be known is NON_EMPTY_GROUP.
     A place that was never kept is deleted without complaint.
+    Places are deleted each for itself: very many of them need not fit one batch.
 Differs from Kafka
     nothing known
 """
@@ -49,7 +50,8 @@ class OffsetDelete:
             deletable = [partition for partition, code in codes.items() if code is ErrorCode.NONE]
             deletion = state.delete_offsets(request.group_id, deletable)
             codes.update(deletion.refused)
-            return Outcome(deletion.records, (Reply(pending, _response(request, codes)),))
+            answer = Reply(pending, _response(request, codes))
+            return Outcome(deletion.records, (answer,), is_divisible=True)
 
         return self._groups.execute(
             request.group_id, delete, lambda code, _: OffsetDeleteResponse(error_code=code)
