@@ -26,7 +26,7 @@ from penstock.broker.apis.produce import ACKS_NONE, Produce, require_few_batches
 from penstock.broker.appending import Appending
 from penstock.broker.cluster import Cluster
 from penstock.broker.fetch_reads import FetchReads
-from penstock.broker.fetch_sessions import FetchSessions
+from penstock.broker.fetch_sessions import FetchSessions, RecalledFetch
 from penstock.broker.router import Route, Router, never_waits
 from penstock.broker.storage import Storage
 from penstock.broker.topic_creation import TopicCreation
@@ -91,6 +91,8 @@ def weigh_produce(request: ProduceRequest, frame_bytes: int) -> int:
 
 def weigh_fetch(request: FetchRequest, frame_bytes: int) -> int:
     """What waits are its partitions. Those that a session adds are counted there."""
+    if isinstance(request, RecalledFetch):
+        return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * len(request.wanted)
     count = sum([len(topic.partitions) for topic in request.topics])
     return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * count
 
