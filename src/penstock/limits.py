@@ -197,6 +197,14 @@ FETCH_WAIT_MS_MAX = 5 * MINUTE_MS
 FETCH_SESSIONS_MAX = 1_000
 # Partitions remembered by all sessions together.
 FETCH_SESSION_PARTITIONS_MAX = 200_000
+# Partitions of sessionless fetches that are remembered by all connections, to know them when they are
+# fetched again, and by one of them; about 500 bytes each.
+FETCH_REPEATS_PARTITIONS_MAX = 100_000
+FETCH_REPEATS_PER_CONNECTION_MAX = 20_000
+# What a topic among them is counted as, beside its partitions.
+FETCH_REPEATS_TOPIC_PARTITIONS = 4
+# A smaller fetch is decoded in as little time.
+FETCH_REPEATS_PARTITIONS_MIN = 16
 # A session that fetched within this time is not evicted for a new one.
 FETCH_SESSION_EVICTION_MS = 2 * MINUTE_MS
 
@@ -319,6 +327,8 @@ assert PARTITIONS_PER_TOPIC_MAX <= FETCH_SESSION_PARTITIONS_MAX
 assert 2 * max(COMMIT_BYTES_MAX, GROUP_METADATA_BYTES_MAX) < STATE_COMMAND_BYTES_MAX
 # The long replies that are made at once leave room for fetches.
 assert GROUP_REPLIES_AT_ONCE * GROUP_REPLY_BYTES_MAX < REPLY_BYTES_TOTAL_MAX
+# A topic as large as a topic may be is remembered, and leaves room for others.
+assert PARTITIONS_PER_TOPIC_MAX < FETCH_REPEATS_PER_CONNECTION_MAX < FETCH_REPEATS_PARTITIONS_MAX // 2
 # Otherwise the index of a single segment could not be kept while it is read.
 assert 2 * INDEX_BYTES_MAX <= INDEX_BYTES_KEPT_MAX
 # Otherwise a segment could be read only by scanning it from its start.

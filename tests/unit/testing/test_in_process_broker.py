@@ -1,6 +1,7 @@
 """penstock.testing as its users meet it."""
 
 import logging
+import os
 import sys
 import tempfile
 import threading
@@ -49,6 +50,19 @@ def test_a_client_can_use_it() -> None:
     with broker() as running:
         send(running, b"hello")
         assert offsets(running) == (0, 1)
+
+
+def test_what_it_stores_is_not_open_to_everybody(tmp_path: Path) -> None:
+    """Although the process it is in may let everybody read its files."""
+    before = os.umask(0o022)
+    try:
+        with broker(tmp_path / "data") as running:
+            send(running, b"hello")
+            paths = [running.data_dir, *running.data_dir.rglob("*")]
+            assert {"metadata.sqlite", "metadata.sqlite-wal"} <= {path.name for path in paths}
+            assert [path.name for path in paths if path.stat().st_mode & 0o007] == []
+    finally:
+        os.umask(before)
 
 
 def test_it_needs_no_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
