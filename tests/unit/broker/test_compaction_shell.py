@@ -415,7 +415,7 @@ async def test_a_read_that_a_swap_overtakes_is_answered_from_what_is_there_now(t
         )
         wanted.partition = partition
         gathered = await reads.gather_cold([wanted], Limits(MIB, 0, -1), context)
-        ((_, data),) = gathered.results
+        (data,) = gathered.answers
         assert outcomes == ["refused", "read"]
         assert damages == []
         assert data.error_code == ErrorCode.NONE
