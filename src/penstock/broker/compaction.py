@@ -1,18 +1,21 @@
 """Keeps compacted logs compact: the shell around log/compaction.py.
 
-Now and then it looks at every compacted partition, has the dirtiest cleaned in a process of its own,
-and puts each segment that comes back in the place of those it stands for, before the next is made. As
-long as something is worth cleaning it goes on without a pause.
+Now and then it looks at every compacted partition and ranks those that are worth it; then it has one
+after another cleaned in a process of its own, and puts each segment that comes back in the place of
+those it stands for, before the next is made. As long as something is worth cleaning it goes on without
+a pause. Looking costs a turn of the worker for each partition, so a ranking is used to its end, unless
+it gets too old; a log is looked at once more when its turn comes.
 
 Rule 1: a log that is damaged stays as it is and is left alone until the next start. One that found no
-        room, or whose cleaner died, is tried again, each time after twice as long. Others are cleaned
-        all the same.
+        room, or whose cleaner died or made a mistake, is tried again, each time after twice as long.
+        Others are cleaned all the same.
 Rule 2: what was cleaned counts only if the segments it came from are still those of the log.
 Rule 3: the cleaned segments first, then the note of how far the log is clean. A crash between them
         cleans again what is clean already.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
@@ -26,7 +29,7 @@ from penstock.host.disk import Stored
 from penstock.host.worker import Worker
 from penstock.limits import CLEANER_IDLE_MS_MAX, MINUTE_MS, SECOND_MS
 from penstock.log.cleaner_offsets import FILE_NAME, CleanedLog, CleanTo, parse_offsets, render_offsets
-from penstock.log.cleaning_job import Cleaned, Job, Replacement, Step
+from penstock.log.cleaning_job import Cleaned, CleaningBroke, Job, Replacement, Step
 from penstock.log.cleaning_plan import (
     CleaningSetup,
     age_of_active,
@@ -38,10 +41,10 @@ from penstock.log.cleaning_plan import (
 from penstock.log.compaction import (
     CleaningPolicy,
     Dirt,
-    dirtiest,
     is_worth_cleaning,
     measure_dirt,
     must_roll,
+    ranked,
 )
 from penstock.log.data_directory import DataDirectory
 from penstock.log.swap import decide, discard, replaced_segments, take_over, tidy, undecide
@@ -53,6 +56,8 @@ from penstock.types import Offset, TopicPartition
 
 RETRY_MS_MIN: Final = 15 * SECOND_MS
 RETRY_MS_MAX: Final = 10 * MINUTE_MS
+RANKING_MS_MAX: Final = 15 * SECOND_MS
+"""A log that becomes overdue while others are cleaned waits for so long, and for the cleaning under way."""
 
 
 class Cleaner(Protocol):
@@ -112,6 +117,11 @@ class Compaction:
         """Of this process: cleanings that came to their end, and those that did not."""
         self._trusted = TrustedTime(self._clock.wall_ms(), self._clock.monotonic())
         self._turn = asyncio.Lock()
+        self._ranking: deque[tuple[Partition, Dirt]] = deque()
+        """What was worth cleaning when all logs were looked at, the dirtiest first."""
+        self._ranked_at = self._clock.monotonic()
+        self._unopened: dict[Partition, int] = {}
+        """How many batches of a log that cannot be opened were spoken of."""
         self._being_cleaned: Partition | None = None
 
     def open(self) -> None:
@@ -148,21 +158,36 @@ class Compaction:
             self._trusted.look(self._clock.wall_ms(), self._clock.monotonic())
             if self._storage.partitions.failure is not None:
                 return None
-            self._forget_the_gone()
-            candidates = []
-            for partition in tuple(self._storage.partitions):
-                dirt = await self._dirt_of(partition) if self._is_candidate(partition) else None
-                if dirt is not None:
-                    candidates.append((partition, dirt))
-            found = dirtiest(candidates)
+            found = await self._dirtiest()
             if found is None:
                 return None
             await self._clean(*found)
             return found[0].name
 
+    async def _dirtiest(self) -> tuple[Partition, Dirt] | None:
+        while self._ranking and (self._clock.monotonic() - self._ranked_at) * 1000 < RANKING_MS_MAX:
+            partition, _ = self._ranking.popleft()
+            dirt = await self._dirt_of(partition) if self._is_candidate(partition) else None
+            if dirt is not None:
+                return partition, dirt
+        await self._rank()
+        return self._ranking.popleft() if self._ranking else None
+
+    async def _rank(self) -> None:
+        """Look at every log."""
+        self._forget_the_gone()
+        candidates = []
+        for partition in tuple(self._storage.partitions):
+            dirt = await self._dirt_of(partition) if self._is_candidate(partition) else None
+            if dirt is not None:
+                candidates.append((partition, dirt))
+        self._ranking = deque(ranked(candidates))
+        self._ranked_at = self._clock.monotonic()
+
     def _forget_the_gone(self) -> None:
         present = set(self._storage.partitions)
         self._clean_to = {log: offset for log, offset in self._clean_to.items() if log in present}
+        self._unopened = {log: count for log, count in self._unopened.items() if log in present}
         self.uncleanable = {log: reason for log, reason in self.uncleanable.items() if log in present}
         self.setbacks = {log: setback for log, setback in self.setbacks.items() if log in present}
 
@@ -224,7 +249,7 @@ class Compaction:
                 waiting = [piece for piece in waiting if piece.base_offset >= step.end_offset]
                 step = await self.cleaner.go_on()
             await self._end(partition, step)
-        except (CorruptData, StorageFailed, StorageFull, ConfigError, ChildDied) as failure:
+        except (CorruptData, StorageFailed, StorageFull, ConfigError, CleaningBroke, ChildDied) as failure:
             if partition.offline is None and are_current(partition.log, waiting):
                 self._note_failure(partition, failure)
                 await self.cleaner.abandon()
@@ -246,7 +271,7 @@ class Compaction:
         self._say(partition, cleaned)
 
     def _note_failure(self, partition: Partition, failure: Exception) -> None:
-        """Said once, however often it is tried again."""
+        """Said once, however often it is tried again, unless for another reason."""
         self.failures += 1
         reason, before = str(failure), self.setbacks.get(partition)
         if isinstance(failure, CorruptData | StorageFailed):
@@ -255,7 +280,7 @@ class Compaction:
             return
         retry_ms = RETRY_MS_MIN if before is None else min(2 * before.retry_ms, RETRY_MS_MAX)
         self.setbacks[partition] = Setback(reason, retry_ms, self._clock.monotonic() + retry_ms / 1000)
-        if before is None:
+        if before is None or before.reason != reason:
             self._log.warning("compaction.postponed", partition=partition.name, reason=reason)
 
     def _setup(self, partition: Partition) -> CleaningSetup:
@@ -319,6 +344,14 @@ class Compaction:
             records_removed=cleaned.records_removed,
             keyless_removed=cleaned.keyless_removed,
         )
+        if cleaned.unopened > self._unopened.get(partition, 0):
+            self._unopened[partition] = cleaned.unopened
+            self._log.warning(
+                "compaction.unopened",
+                partition=partition.name,
+                batches=cleaned.unopened,
+                first_offset=cleaned.first_unopened,
+            )
 
 
 def _policy(config: TopicConfig) -> CleaningPolicy:

@@ -6,9 +6,11 @@ wakes them when their time has come.
 Rule 1: a shard is loaded up to where its log ends, and only once all of that is safe. What lies
         between would come to light later, as if from nowhere.
 Rule 2: a shard that broke is loaded again; until then its clients are told to try again. One that
-        found the disk full is loaded at once, and writes again when there is room.
+        found the disk full is loaded at once, and writes again when there is room for what there was no
+        room for. If there was none after all, it looks for it less and less often.
 Rule 3: every offset of a log is accounted for, also what compaction removed. Where nothing can be read
-        the log is damaged, and its shard stays closed: half of a log is not half of the truth.
+        the log is damaged, and its shard stays closed: half of a log is not half of the truth. That is
+        said once, and tried again less and less often. People mend it: docs/operations.md says how.
 """
 
 import asyncio
@@ -25,8 +27,10 @@ from penstock.host.tasks import Tasks
 from penstock.host.worker import WorkerPool
 from penstock.limits import (
     COORDINATOR_RELOAD_MS,
+    COORDINATOR_RELOAD_MS_MAX,
     COORDINATOR_ROOM_BYTES,
     COORDINATOR_ROOM_CHECK_MS,
+    COORDINATOR_ROOM_CHECK_MS_MAX,
     DECOMPRESSED_BYTES_MAX,
     LOAD_BYTES_AT_ONCE,
     LOAD_RECORDS_PER_TURN,
@@ -40,9 +44,11 @@ from penstock.protocol.records import Record, iterate
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
 from penstock.replication.waiting import ProduceWait
-from penstock.types import Offset, TopicId
+from penstock.types import NO_OFFSET, Offset, TopicId
 
 State = TypeVar("State", bound=StateMachine)
+
+DAMAGE_HELP = "groups of this partition wait until it is mended: docs/operations.md, A damaged coordinator"
 
 
 class Means(NamedTuple):
@@ -169,6 +175,9 @@ class _Runner(Generic[State]):
         self._counts = counts
         self._timer: asyncio.TimerHandle | None = None
         self._awaits_room = False
+        self._room_check_ms = COORDINATOR_ROOM_CHECK_MS
+        self._end_at_room: int = NO_OFFSET
+        """Where the log ended when there last was room again."""
         self.shard = Shard(partition, new_state, self)
 
     # What the shard asks for
@@ -194,6 +203,7 @@ class _Runner(Generic[State]):
         means.log.warning("coordinator.broken", partition=self.shard.partition.name, reason=str(reason))
         if isinstance(reason, StorageFull):
             means.on_full(reason)
+            self._note_full()
             if not self._awaits_room:
                 after_ms = 0  # it can be asked meanwhile
                 self._awaits_room = True
@@ -202,22 +212,36 @@ class _Runner(Generic[State]):
             means.on_failed(reason)
         self.load(after_ms)
 
+    def _note_full(self) -> None:
+        """The room that was seen the last time was none if nothing could be written since."""
+        was_room = self.shard.partition.log.log_end_offset > self._end_at_room
+        self._room_check_ms = (
+            COORDINATOR_ROOM_CHECK_MS
+            if was_room
+            else min(2 * self._room_check_ms, COORDINATOR_ROOM_CHECK_MS_MAX)
+        )
+
     async def _await_room(self) -> None:
         while self.shard.is_full and self.shard.phase is not Phase.ENDED:
-            await asyncio.sleep(COORDINATOR_ROOM_CHECK_MS / 1000)
+            await asyncio.sleep(self._room_check_ms / 1000)
             try:
                 usable_bytes = await self._means.pool.run(partial(_usable_bytes, self.shard.partition))
             except (StorageFailed, StorageFull):
                 continue  # whoever writes next finds out what that means
-            if usable_bytes >= COORDINATOR_ROOM_BYTES:
+            if usable_bytes >= max(COORDINATOR_ROOM_BYTES, 2 * self.shard.wanted_bytes):
+                self._end_at_room = self.shard.partition.log.log_end_offset
                 self.shard.room_again()
         self._awaits_room = False
 
-    def too_large(self, size_bytes: int, limit_bytes: int) -> None:
+    def too_large(self, size_bytes: int, records: int, limit_bytes: int) -> None:
         self._counts.too_large += 1
         name = self.shard.partition.name
         self._means.log.error(
-            "coordinator.too_large", partition=name, size_bytes=size_bytes, limit_bytes=limit_bytes
+            "coordinator.too_large",
+            partition=name,
+            size_bytes=size_bytes,
+            records=records,
+            limit_bytes=limit_bytes,
         )
 
     def unanswered(self, reason: Exception) -> None:
@@ -230,6 +254,7 @@ class _Runner(Generic[State]):
         self._means.tasks.start(self._load(after_ms), f"load {self.shard.partition.name}")
 
     async def _load(self, after_ms: int) -> None:
+        said, pause_ms = "", COORDINATOR_RELOAD_MS
         while True:
             await asyncio.sleep(after_ms / 1000)
             if self.shard.phase is Phase.ENDED:
@@ -237,14 +262,20 @@ class _Runner(Generic[State]):
             try:
                 records = await self._replay(self.shard.begin_loading())
             except (ApiError, CorruptData, StorageFailed, StorageFull) as problem:
-                name = self.shard.partition.name
-                self._means.log.error("coordinator.not_loaded", partition=name, reason=str(problem))
-                after_ms = COORDINATOR_RELOAD_MS
+                if str(problem) != said:
+                    said, pause_ms = str(problem), COORDINATOR_RELOAD_MS
+                    self._say_why_not(problem)
+                after_ms, pause_ms = pause_ms, min(2 * pause_ms, COORDINATOR_RELOAD_MS_MAX)
                 continue
             if self.shard.phase is Phase.LOADING:
                 self._say_what_was_loaded(records)
                 self.shard.end_loading()
             return
+
+    def _say_why_not(self, problem: Exception) -> None:
+        what_to_do = {"help": DAMAGE_HELP} if isinstance(problem, CorruptData) else {}
+        name = self.shard.partition.name
+        self._means.log.error("coordinator.not_loaded", partition=name, reason=str(problem), **what_to_do)
 
     def _say_what_was_loaded(self, records: int) -> None:
         name, log = self.shard.partition.name, self._means.log

@@ -9,6 +9,7 @@ from uuid import UUID
 from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
 from penstock.broker.coordination import Coordination, Means, Troubles
+from penstock.broker.group_turns import Command, GroupTurns, MakePiece, Refusal
 from penstock.broker.router import Later
 from penstock.broker.topic_creation import TopicCreation, WantedTopic
 from penstock.controller.topics import TopicRequest
@@ -29,10 +30,8 @@ from penstock.limits import (
 )
 from penstock.metadata.image import GROUP_TOPIC, ClusterImage, changed_topics
 
-Command = Callable[[Groups, Pending, Now], Outcome]
 Query = Callable[[Groups, Now], Any]
 """Reads the state and changes nothing."""
-Refusal = Callable[[ErrorCode, str], Any]
 Finish = Callable[[list[Any]], Any]
 
 
@@ -87,6 +86,7 @@ class GroupCoordinator:
         self._shards = shards
         self._cluster = cluster
         self._creation = creation
+        self._turns = GroupTurns(self._submit_now)
         self.long_replies = asyncio.Semaphore(GROUP_REPLIES_AT_ONCE)
         """For answers about many groups, which take memory until they are sent."""
 
@@ -114,7 +114,19 @@ class GroupCoordinator:
         self._submit(group_id, command, Pending(later.finish, refusal, later.give_up))
         return later
 
+    def execute_in_pieces(
+        self, group_id: str, make: MakePiece, refusal: Refusal, on_safe: Callable[[], None] = lambda: None
+    ) -> Later:
+        """The same for a command that takes several turns of the loop: the reply of its last piece."""
+        later = Answer()
+        pending = Pending(later.finish, refusal, later.give_up)
+        self._turns.submit_in_pieces(group_id, make, refusal, pending, on_safe)
+        return later
+
     def _submit(self, group_id: str, command: Command, pending: Pending) -> None:
+        self._turns.submit(group_id, command, pending)
+
+    def _submit_now(self, group_id: str, command: Command, pending: Pending) -> None:
         if not len(self._shards):
             pending.refuse(ErrorCode.NOT_COORDINATOR, "no group has asked for its coordinator yet")
             return
@@ -150,6 +162,19 @@ class GroupCoordinator:
             some = questions[first : first + GROUPS_REPORTED_PER_TURN]
             for answer in await answer_of(self.ask_each(some, list)):
                 yield answer
+
+    def each_in_pieces(
+        self,
+        group_ids: Sequence[str],
+        make: Callable[[str], MakePiece],
+        refusal: Callable[[str], Refusal],
+        finish: Finish,
+    ) -> Later:
+        """As `each`, for commands that take several turns of the loop."""
+        gathering = Gathering([refusal(group_id) for group_id in group_ids], finish)
+        for group_id, pending in zip(group_ids, gathering.clients(), strict=True):
+            self._turns.submit_in_pieces(group_id, make(group_id), refusal(group_id), pending)
+        return gathering.later
 
     def all_shards(self, query: Query, refusal: Refusal, finish: Finish) -> Later:
         """One answer made of what every shard says."""

@@ -1,10 +1,11 @@
 """What OffsetFetch tells of groups: looked up at one moment, and put into words in turns with others.
 
 Looking takes little: it notes what there is. Making replies of it takes longer, and happens a few
-thousand partitions at a time. Both take from the room of the reply, which a short request may use up.
+thousand partitions at a time; so does encoding them. Both take from the room of the reply, which a
+short request may use up.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from penstock.broker.context import RequestContext
@@ -13,8 +14,11 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.groups.groups import Groups
 from penstock.groups.offsets import Committed
 from penstock.limits import OFFSETS_PER_TURN
-from penstock.metadata.image import ClusterImage, Topic
+from penstock.metadata.image import ClusterImage
+from penstock.protocol.compiler import encoder
 from penstock.protocol.messages.offset_fetch import (
+    OFFSET_FETCH,
+    EncodedPartition,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchResponseGroup,
@@ -22,7 +26,7 @@ from penstock.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
 )
 from penstock.security.access import Operation, ResourceType
-from penstock.types import NO_EPOCH, NO_OFFSET, TopicId, TopicPartition
+from penstock.types import NO_EPOCH, NO_OFFSET, NO_TOPIC_ID, TopicId
 
 ERROR_OF_GROUP_SINCE, TOPIC_IDS_SINCE = 2, 10
 UNREADABLE: Final = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -40,7 +44,9 @@ class Places(NamedTuple):
 
     name: str
     topic_id: TopicId
-    places: Sequence[Place]
+    places: Iterable[Place]
+    is_asked_for: bool = True
+    """It is in the reply even if there is nothing to tell of it."""
 
 
 class Found(NamedTuple):
@@ -86,14 +92,8 @@ class Looking:
                 continue
             bad, partitions = unreadable.get(name, ()), offsets.get(name, {})
             self._room.take(_TOPIC_BYTES + _PARTITION_BYTES * (len(partitions) + len(bad)))
-            places: list[Place] = [
-                (index, committed, ErrorCode.NONE)
-                for index, committed in partitions.items()
-                if committed.is_of(topic.id) and index not in bad
-            ]
-            places += [(index, None, UNREADABLE) for index in bad]
-            if places:
-                yield Places(name, topic.id, places)
+            # A copy is made in no time; it is gone through when it is put into words.
+            yield Places(name, topic.id, _kept(dict(partitions), topic.id, tuple(bad)), is_asked_for=False)
 
     def _topic(self, group_id: str, asked: OffsetFetchRequestTopic, state: Groups) -> Places:
         by_id = self._context.version >= TOPIC_IDS_SINCE
@@ -106,30 +106,46 @@ class Looking:
             code = ErrorCode.UNKNOWN_TOPIC_ID
         elif not self._may_describe(name):
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        places: list[Place]
+        places: Iterator[Place]
         if code is ErrorCode.NONE:
-            places = _places(group_id, name, asked.partition_indexes, topic, state)
+            topic_id = topic.id if topic else NO_TOPIC_ID
+            places = _asked_for(asked, name, topic_id, group_id, state)
         else:
-            places = [(index, None, code) for index in asked.partition_indexes]
+            places = ((index, None, code) for index in asked.partition_indexes)
         return Places(asked.name, asked.topic_id, places)
 
     def _may_describe(self, name: str) -> bool:
         return self._context.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
 
-def _places(
-    group_id: str, name: str, indexes: Iterable[int], topic: Topic | None, state: Groups
-) -> list[Place]:
-    offsets = state.offsets.of_group(group_id).get(name, {})
-    unreadable = state.unreadable_offsets(group_id)
-    places: list[Place] = []
-    for index in indexes:
-        committed = offsets.get(index)
-        if committed is not None and topic is not None and not committed.is_of(topic.id):
-            committed = None
-        is_bad = bool(unreadable) and TopicPartition(name, index) in unreadable
-        places.append((index, None, UNREADABLE) if is_bad else (index, committed, ErrorCode.NONE))
-    return places
+def _kept(partitions: Mapping[int, Committed], topic_id: TopicId, bad: Collection[int]) -> Iterator[Place]:
+    for index, committed in partitions.items():
+        if committed.is_of(topic_id) and index not in bad:
+            yield index, committed, ErrorCode.NONE
+    for index in bad:
+        yield index, None, UNREADABLE
+
+
+def _asked_for(
+    asked: OffsetFetchRequestTopic, name: str, topic_id: TopicId, group_id: str, state: Groups
+) -> Iterator[Place]:
+    """What there is is noted at once, and gone through when it is put into words."""
+    indexes = asked.partition_indexes
+    kept = list(map(state.offsets.of_group(group_id).get(name, {}).get, indexes))
+    bad = {index for topic, index in state.unreadable_offsets(group_id) if topic == name}
+    return _each(indexes, kept, topic_id, bad)
+
+
+def _each(
+    indexes: Sequence[int], kept: Sequence[Committed | None], topic_id: TopicId, bad: Collection[int]
+) -> Iterator[Place]:
+    for index, committed in zip(indexes, kept, strict=True):
+        if index in bad:
+            yield index, None, UNREADABLE
+        elif committed is None or not committed.is_of(topic_id):
+            yield index, None, ErrorCode.NONE
+        else:
+            yield index, committed, ErrorCode.NONE
 
 
 # Putting into words
@@ -138,7 +154,9 @@ def _places(
 class Telling:
     """The answer about one group, made in turns."""
 
-    def __init__(self, found: Found, room: ReplyRoom, version: int) -> None:
+    def __init__(self, found: Found, room: ReplyRoom, version: int, *, is_long: bool = True) -> None:
+        """Of a long answer the partitions are encoded too: at its end nothing but that would be left."""
+        self._is_long = is_long
         self.answer = OffsetFetchResponseGroup(found.group.group_id)
         self._found = found
         self._room = room
@@ -157,19 +175,22 @@ class Telling:
 
     def _add_all(self) -> Iterator[None]:
         count = 0
-        for name, topic_id, places in self._found.topics:
+        encode = encoder(OffsetFetchResponsePartition, self._version, OFFSET_FETCH.is_flexible(self._version))
+        for name, topic_id, places, is_asked_for in self._found.topics:
             answers: list[OffsetFetchResponsePartition] = []
-            self.answer.topics.append(OffsetFetchResponseTopic(name, topic_id, answers))
             for index, committed, code in places:
                 self._room.take(len(committed.metadata) if committed else 0)
-                answers.append(_told(index, committed, code))
+                told = _told(index, committed, code)
+                answers.append(EncodedPartition(encoded=bytes(encode(told)[0])) if self._is_long else told)
                 count += 1
                 if count % OFFSETS_PER_TURN == 0:
                     yield
+            if answers or is_asked_for:
+                self.answer.topics.append(OffsetFetchResponseTopic(name, topic_id, answers))
 
 
 def told_at_once(found: Found, room: ReplyRoom, version: int) -> OffsetFetchResponseGroup:
-    telling = Telling(found, room, version)
+    telling = Telling(found, room, version, is_long=False)
     for _ in telling.turns():
         continue
     return telling.answer

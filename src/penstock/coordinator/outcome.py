@@ -91,6 +91,15 @@ class Outcome(NamedTuple):
         sizes = (record.size_bytes for record in self.records)
         return HEADER_BYTES + (max(sizes, default=0) if self.is_divisible else sum(sizes))
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(record.size_bytes for record in self.records)
+
+    @property
+    def batch_records(self) -> int:
+        """How many records must be in one batch at the least."""
+        return min(1, len(self.records)) if self.is_divisible else len(self.records)
+
     def __add__(self, other: object) -> "Outcome":
         assert isinstance(other, Outcome), "outcomes are joined with outcomes"
         is_divisible = all(part.is_divisible for part in (self, other) if part.records)

@@ -7,7 +7,8 @@ a client is told stays true after a crash.
 
 Rule 1: nothing is awaited here. Appending is a call, and the partition calls back when it is safe.
 Rule 2: while an append is on its way to the disk, outcomes gather; they become the next append. So
-        a thousand commands during one flush cost one batch.
+        a thousand commands during one flush cost one batch. Of very many, some wait for the flush after
+        it: encoding all of them would keep everybody else waiting.
 Rule 3: there is no way back. If an append fails, everybody who waits is refused and the state is
         thrown away; the shell loads it again from the log, which is the truth.
 Rule 4: so whatever cannot be appended is found out before it is replayed. More than a batch holds is
@@ -24,7 +25,12 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from penstock.coordinator.outcome import Now, Outcome, Pending, Reply, StateRecord
 from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull
-from penstock.limits import STATE_BATCH_BYTES_MAX
+from penstock.limits import (
+    RECORDS_CHECKED_MAX,
+    STATE_BATCH_BYTES_MAX,
+    STATE_BYTES_PER_FLUSH,
+    STATE_RECORDS_PER_FLUSH,
+)
 from penstock.protocol.batches import HEADER_BYTES
 from penstock.protocol.records import Record, build_batch
 from penstock.replication.partition import Partition
@@ -97,8 +103,8 @@ class Shell(Protocol):
         """The state is gone; load it again. If there was no room, say `room_again` when there is."""
         ...
 
-    def too_large(self, size_bytes: int, limit_bytes: int) -> None:
-        """A decision was refused because no batch holds it."""
+    def too_large(self, size_bytes: int, records: int, limit_bytes: int) -> None:
+        """A decision was refused because no batch holds it, for its size or for its many records."""
         ...
 
     def unanswered(self, reason: Exception) -> None:
@@ -112,6 +118,8 @@ class Shard(Generic[State]):
         self.phase = Phase.LOADING
         self.is_full = False
         """There was no room for the last append, and none has been seen since."""
+        self.wanted_bytes = 0
+        """What there was no room for, the last time."""
         self._new_state = new_state
         self._shell = shell
         self._state = new_state()
@@ -172,18 +180,14 @@ class Shard(Generic[State]):
 
     def _take_all(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
-            if self.phase is Phase.ACTIVE:
-                self._take(outcome)
-        if self.phase is Phase.ACTIVE:
-            self._announce_due()
+            self._take(outcome)
+            if self.phase is not Phase.ACTIVE:
+                return
+        self._announce_due()
 
     def _take(self, outcome: Outcome) -> None:
-        limit_bytes = self.partition.config.batch_bytes_max
-        if outcome.records and (size_bytes := outcome.batch_bytes) > limit_bytes:
-            self._shell.too_large(size_bytes, limit_bytes)
-            detail = f"this takes {size_bytes} bytes of the log at once; {limit_bytes} are allowed"
-            refused = [pending.refusal(TOO_LARGE, detail) for pending, _ in outcome.replies]
-            outcome = Outcome(replies=refused)
+        if outcome.records:
+            outcome = self._if_it_fits(outcome)
         now_ms = self._shell.now().wall_ms if outcome.records else 0
         for record in outcome.records:
             self._state.replay(record, now_ms)
@@ -192,6 +196,22 @@ class Shard(Generic[State]):
             self._write()
         if self.phase is Phase.ACTIVE:
             self._announce_due()
+
+    def _if_it_fits(self, outcome: Outcome) -> Outcome:
+        """The same, or its refusal if the log would not take it: that must not be found out later."""
+        limit_bytes, size_bytes, records = (
+            self.partition.config.batch_bytes_max,
+            outcome.batch_bytes,
+            outcome.batch_records,
+        )
+        if size_bytes <= limit_bytes and records <= RECORDS_CHECKED_MAX:
+            return outcome
+        self._shell.too_large(size_bytes, records, limit_bytes)
+        detail = (
+            f"this takes {size_bytes} bytes and {records} records of the log at once; "
+            f"{limit_bytes} and {RECORDS_CHECKED_MAX} are allowed"
+        )
+        return Outcome(replies=[pending.refusal(TOO_LARGE, detail) for pending, _ in outcome.replies])
 
     def _announce_due(self) -> None:
         due = self._state.due()
@@ -204,13 +224,14 @@ class Shard(Generic[State]):
     def _write(self) -> None:
         """Append what has gathered, and wait for the disk; answer at once what needs no disk."""
         while self._gathered and self._wait is None:
-            gathered, self._gathered = self._gathered, []
+            gathered = self._next_gathered()
             self._written = [reply for outcome in gathered for reply in outcome.replies]
             end = NO_OFFSET
             try:
                 for records in _in_batches(gathered, self.partition.config.batch_bytes_max):
                     end = self._append(records)
             except (ApiError, StorageFull, StorageFailed) as failure:
+                self.wanted_bytes = sum(outcome.size_bytes for outcome in gathered)
                 self._break(failure)
                 return
             if end > self.partition.high_watermark:
@@ -218,6 +239,19 @@ class Shard(Generic[State]):
                 self.partition.produce_waits.add(end, self._wait, 0)
             else:
                 self._answer()
+
+    def _next_gathered(self) -> list[Outcome]:
+        """As much of what has gathered as is written for one flush; at least one outcome."""
+        records = size_bytes = count = 0
+        for outcome in self._gathered:
+            count += 1
+            if outcome.records:
+                records += len(outcome.records)
+                size_bytes += outcome.size_bytes
+            if records >= STATE_RECORDS_PER_FLUSH or size_bytes >= STATE_BYTES_PER_FLUSH:
+                break
+        gathered, self._gathered = self._gathered[:count], self._gathered[count:]
+        return gathered
 
     def _append(self, records: list[StateRecord]) -> Offset:
         now_ms = self._shell.now().wall_ms
@@ -283,7 +317,8 @@ def _in_batches(outcomes: Iterable[Outcome], limit_bytes: int) -> Iterable[list[
     size = 0
     for piece in _pieces(outcomes):
         added = sum(record.size_bytes for record in piece)
-        if batch and size + added > room:
+        is_full = size + added > room or len(batch) + len(piece) > STATE_RECORDS_PER_FLUSH
+        if batch and is_full:
             yield batch
             batch, size = [], 0
         batch.extend(piece)

@@ -30,7 +30,7 @@ from penstock.protocol.schema import Struct
 from penstock.types import NO_TIMESTAMP, TopicPartition
 
 _GROUP_BYTES: Final = 2_000
-"""What a group takes in memory beside what its members say."""
+"""What a group takes in memory beside its members."""
 
 
 class Book:
@@ -135,7 +135,7 @@ class Book:
     def weigh(self, group_id: str) -> None:
         """The group has changed, or is gone."""
         group = self.groups.get(group_id)
-        after = 0 if group is None else _GROUP_BYTES + group.weight_bytes
+        after = 0 if group is None else _GROUP_BYTES + group.kept_bytes
         self.weight_bytes += after - self._weights.pop(group_id, 0)
         if after:
             self._weights[group_id] = after

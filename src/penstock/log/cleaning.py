@@ -2,7 +2,7 @@
 
 It goes on in steps, one for each group of segments that becomes one. What a step wrote is taken over
 before the next begins, so a cleaning needs room for one group: `segment.bytes`, or the largest segment
-where that is more, and its indexes. (A batch in which a tombstone gets its horizon may grow, by five
+where that is more, and its indexes. (A batch in which a tombstone gets its horizon may grow, by ten
 bytes for each record at most.)
 
 Two passes. The first reads the dirty part and notes for every offset whether its record is the last
@@ -17,7 +17,9 @@ Rule 1: memory is bounded by the job. When it is used up, what was learned so fa
         answer says how far that was.
 Rule 2: damage ends the cleaning. The segments of the log are only read; whoever asked removes what
         was written.
-Rule 3: nothing is reported as cleaned before it is on disk, under a name that ends in `.cleaned`.
+Rule 3: a batch that is not damaged and cannot be opened was written so, while the topic was not
+        compacted. It stays whole, is counted, and takes nothing away from others.
+Rule 4: nothing is reported as cleaned before it is on disk, under a name that ends in `.cleaned`.
 """
 
 from collections.abc import Callable, Iterator
@@ -57,7 +59,7 @@ from penstock.types import Buffer, Offset
 Pace = Callable[[int], None]
 """Told after every so many bytes read or written; may wait."""
 
-GONE, LAST, LAST_TOMBSTONE = 0, 1, 2
+GONE, LAST, LAST_TOMBSTONE, UNOPENED = 0, 1, 2, 3
 """What is noted of an offset of the dirty part."""
 
 
@@ -84,6 +86,8 @@ def clean(disk: Disk, job: Job, pace: Pace = no_pace) -> Iterator[Step]:
         bytes_after=cleaning.bytes_after,
         records_removed=cleaning.records_removed,
         keyless_removed=cleaning.keyless_removed + learned.keyless,
+        unopened=cleaning.unopened,
+        first_unopened=cleaning.first_unopened,
     )
 
 
@@ -123,14 +127,21 @@ def _learn(disk: Disk, job: Job, pace: Pace) -> _Learned:
                         f"for the batch at offset {header.base_offset}"
                     )
                 return _Learned(keys, notes, header.base_offset, keyless)
-            keyless += _note(keys, notes, origin, header, payload_of(batch, header), horizons)
+            try:
+                keyless += _note(keys, notes, origin, header, payload_of(batch, header), horizons)
+            except CorruptData:
+                first, count = header.base_offset - origin, header.last_offset_delta + 1
+                notes[first : first + count] = bytes((UNOPENED,)) * count
     return _Learned(keys, notes, end, keyless)
 
 
 def _note(
     keys: KeyMap, notes: bytearray, origin: Offset, header: BatchHeader, payload: bytes, horizons: Horizons
 ) -> int:
-    """Note which records of a batch are the last of their keys so far. Returns how many have no key."""
+    """Note which records of a batch are the last of their keys so far. Returns how many have no key.
+
+    Raises CorruptData with nothing noted.
+    """
     put = keys.put
     base = header.base_offset
     tombstone = LAST_TOMBSTONE if keeps_tombstones(header, horizons) else GONE
@@ -161,6 +172,8 @@ class _Cleaning:
         self.bytes_after = 0
         self.records_removed = 0
         self.keyless_removed = 0
+        self.unopened = 0
+        self.first_unopened: Offset | None = None
 
     def rewrite(self, group: list[Piece]) -> Replacement | None:
         """None if nothing changes: the segment stays as it is."""
@@ -190,11 +203,24 @@ class _Cleaning:
                 cleaned.copy(header, batch)
             else:
                 cleaned.leave_gap(gap_of(header), is_new=True)
-        elif header.base_offset >= self._job.first_dirty_offset:
+        else:
+            try:
+                self._pass_records(header, batch, cleaned)
+            except CorruptData:  # its checksum holds, and nothing of it was passed yet
+                self._leave_unopened(header, batch, cleaned)
+
+    def _pass_records(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
+        if header.base_offset >= self._job.first_dirty_offset:
             self._pass_dirty(header, batch, cleaned)
         else:
             payload = payload_of(batch, header)
             self._keep(header, batch, payload, self._kept_by_key(header, payload), cleaned)
+
+    def _leave_unopened(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
+        self.unopened += 1
+        if self.first_unopened is None:
+            self.first_unopened = header.base_offset
+        cleaned.copy(header, batch)
 
     def _pass_dirty(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
         """Judged by the notes: opened only if some of its records go, or a tombstone needs its horizon."""
@@ -202,7 +228,9 @@ class _Cleaning:
         notes = self._learned.notes[first : first + header.last_offset_delta + 1]
         kept_count = len(notes) - notes.count(GONE)
         needs_horizon = horizon_of(header) is None and notes.count(LAST_TOMBSTONE) > 0
-        if kept_count == header.record_count and not needs_horizon:
+        if notes[0] == UNOPENED:
+            self._leave_unopened(header, batch, cleaned)
+        elif kept_count == header.record_count and not needs_horizon:
             cleaned.copy(header, batch)
         elif kept_count == 0:
             self._lose(header, cleaned)
@@ -236,8 +264,9 @@ class _Cleaning:
         if len(kept) == header.record_count and not needs_horizon:
             cleaned.copy(header, batch)
         elif kept:
+            batch_left = rewritten(header, payload, kept, self._horizons)
             self.records_removed += header.record_count - len(kept)
-            cleaned.write(rewritten(header, payload, kept, self._horizons))
+            cleaned.write(batch_left)
         else:
             self._lose(header, cleaned)
 

@@ -43,10 +43,18 @@ class Cleaned(msgspec.Struct, frozen=True, kw_only=True):
     bytes_after: int
     records_removed: int
     keyless_removed: int
+    unopened: int = 0
+    """Batches that could not be opened and stay whole, and where the first of them begins."""
+    first_unopened: Offset | None = None
+
+
+class CleaningBroke(Exception):
+    """Something that nobody expected: a mistake in the code, or too little memory."""
 
 
 FAILURES: dict[str, type[Exception]] = {
-    failure.__name__: failure for failure in (CorruptData, StorageFailed, StorageFull, ConfigError)
+    failure.__name__: failure
+    for failure in (CorruptData, StorageFailed, StorageFull, ConfigError, CleaningBroke)
 }
 """What a cleaning may meet."""
 

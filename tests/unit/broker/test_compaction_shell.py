@@ -21,15 +21,15 @@ from penstock.host.child_process import ChildDied
 from penstock.host.clock import AdjustableClock
 from penstock.limits import MIB
 from penstock.log.cleaning import clean
-from penstock.log.cleaning_job import Job, Step
+from penstock.log.cleaning_job import CleaningBroke, Job, Step
 from penstock.log.compaction import Dirt
 from penstock.observability.logs import StreamLog
-from penstock.protocol.batches import split_batches
+from penstock.protocol.batches import HEADER_BYTES, parse_header, seal_in_place, split_batches
 from penstock.protocol.messages.fetch import FetchPartition
 from penstock.protocol.records import Record, build_batch, iterate
 from penstock.replication.partition import Partition
 from penstock.security.access import ANONYMOUS, AllowEverything
-from penstock.types import Offset, TopicId, TopicPartition
+from penstock.types import LeaderEpoch, Offset, TopicId, TopicPartition
 
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(MIB), "min.cleanable.dirty.ratio": "0.1"}
 CHECKPOINT = "data/logs/cleaner-offset-checkpoint"
@@ -194,7 +194,10 @@ def begun(cleaner: InlineCleaner, topic: str) -> int:
     return sum(job.folder.endswith(f"{topic}-0") for job in cleaner.jobs)
 
 
-@pytest.mark.parametrize("failure", [ChildDied("killed"), StorageFull("no space"), ConfigError("too small")])
+@pytest.mark.parametrize(
+    "failure",
+    [ChildDied("killed"), StorageFull("no space"), ConfigError("too small"), CleaningBroke("KeyError: 1")],
+)
 async def test_a_cleaning_that_may_succeed_later_is_tried_again_after_others_and_ever_more_rarely(
     tmp_path: Path, failure: Exception
 ) -> None:
@@ -221,6 +224,100 @@ async def test_a_cleaning_that_may_succeed_later_is_tried_again_after_others_and
         assert await broker.compaction.clean_dirtiest() == bad.name
         assert bad.log.size_bytes < 2 * MIB
         assert broker.compaction.setbacks == {}
+        assert broker.compaction.uncleanable == {}
+
+
+async def test_a_setback_for_another_reason_is_said_too(tmp_path: Path) -> None:
+    clock, said = HandClock(), StringIO()
+    async with broker_with(tmp_path, World(clock=clock, log=StreamLog(clock, said))) as broker:
+        await fill(broker, await make(broker, "bad"), 3)
+        for failure in (StorageFull("no space"), CleaningBroke("KeyError: 1"), CleaningBroke("KeyError: 1")):
+            await failing(broker, failure)
+            await broker.compaction.clean_dirtiest()
+            clock.pass_time(600_000)
+        lines = [line for line in said.getvalue().splitlines() if "compaction.postponed" in line]
+        assert [line.partition("reason=")[2] for line in lines] == ['"no space"', '"KeyError: 1"']
+
+
+async def small_logs(broker: RunningBroker, count: int) -> list[Partition]:
+    """Each has one segment that is dirty."""
+    logs = []
+    for number in range(count):
+        partition = await make(broker, f"t{number}")
+        for value in range(2):
+            batch = build_batch([Record(Offset(0), 1, b"key", b"%d" % value)])
+            partition.append(memoryview(bytearray(batch)), 1)
+        partition.log.roll()
+        logs.append(partition)
+    await broker.storage.checkpoints.run(logs)
+    return logs
+
+
+async def test_each_log_is_looked_at_a_few_times_however_many_are_cleaned(tmp_path: Path) -> None:
+    count = 12
+    async with broker_with(tmp_path) as broker:
+        logs = await small_logs(broker, count)
+        broker.compaction.cleaner = InlineCleaner(broker)
+        look, looks = broker.compaction._dirt_of, 0
+
+        async def counted(partition: Partition) -> Dirt | None:
+            nonlocal looks
+            looks += 1
+            return await look(partition)
+
+        broker.compaction._dirt_of = counted  # type: ignore[method-assign]
+        names = [await broker.compaction.clean_dirtiest() for _ in range(count + 1)]
+        assert names == [*(partition.name for partition in logs), None]
+        assert looks < 3 * count + 10  # the logs of the broker itself are looked at as well
+
+
+async def test_a_log_that_becomes_overdue_while_others_are_cleaned_does_not_wait_for_all_of_them(
+    tmp_path: Path,
+) -> None:
+    clock = HandClock()
+    async with broker_with(tmp_path, World(clock=clock)) as broker:
+        logs = await small_logs(broker, 4)
+        late = await make(broker, "late", max_compaction_lag_ms="60000")
+        batch = build_batch([Record(Offset(0), clock.wall_ms() - 50_000, b"key", b"")])
+        late.append(memoryview(bytearray(batch)), clock.wall_ms())
+        broker.compaction.cleaner = InlineCleaner(broker)
+        names = []
+        for _ in range(5):
+            names.append(await broker.compaction.clean_dirtiest())
+            clock.pass_time(10_000)
+        assert names == [logs[0].name, logs[1].name, late.name, logs[2].name, logs[3].name]
+
+
+async def test_a_log_that_is_clean_or_gone_when_its_turn_comes_is_passed_over(tmp_path: Path) -> None:
+    async with broker_with(tmp_path) as broker:
+        logs = await small_logs(broker, 4)
+        broker.compaction.cleaner = cleaner = InlineCleaner(broker)
+        await broker.compaction.clean_dirtiest()
+        await broker.cluster.change(lambda image: delete_topic(image, name="t1"))
+        broker.compaction._clean_to[logs[2]] = logs[2].log.log_end_offset
+        assert await broker.compaction.clean_dirtiest() == logs[3].name
+        assert await broker.compaction.clean_dirtiest() is None
+        assert len(cleaner.jobs) == 2
+        assert broker.compaction.failures == 0
+
+
+async def test_a_batch_that_cannot_be_opened_is_spoken_of_once(tmp_path: Path) -> None:
+    clock, said = HandClock(), StringIO()
+    async with broker_with(tmp_path, World(clock=clock, log=StreamLog(clock, said))) as broker:
+        partition = await make(broker, "t")
+        broker.compaction.cleaner = InlineCleaner(broker)
+        batch = bytearray(build_batch([Record(Offset(0), 1, b"key", b"y" * 20)]))
+        batch[HEADER_BYTES:] = b"\xff" * (len(batch) - HEADER_BYTES)
+        seal_in_place(batch)
+        partition.log.append(batch, parse_header(batch), LeaderEpoch(0))  # as before it was compacted
+        for _ in range(2):
+            await fill(broker, partition, 3)
+            assert await broker.compaction.clean_dirtiest() == partition.name
+            assert partition.log.size_bytes < 2 * MIB
+        lines = [line for line in said.getvalue().splitlines() if "compaction.unopened" in line]
+        assert [line.partition("unopened ")[2] for line in lines] == [
+            "partition=t-0 batches=1 first_offset=0"
+        ]
         assert broker.compaction.uncleanable == {}
 
 

@@ -9,12 +9,14 @@ import pytest
 
 from penstock.broker import coordination
 from penstock.broker.coordination import Means, _Counts, _Runner
+from penstock.coordinator.outcome import Outcome, StateRecord
 from penstock.coordinator.shard import Phase
 from penstock.errors import CorruptData, ErrorCode, StorageFull
 from penstock.host.clock import SystemClock
 from penstock.host.disk import Space
 from penstock.host.tasks import Tasks
 from penstock.host.worker import WorkerPool
+from penstock.limits import COORDINATOR_ROOM_BYTES
 from penstock.log.reading import ColdRead, Found
 from penstock.protocol.records import Record, build_batch
 from penstock.replication.partition import Partition
@@ -133,6 +135,36 @@ async def test_where_nothing_can_be_read_the_log_is_damaged_and_nobody_is_told_h
         it.runner.load()
         await until(lambda: bool(it.lines.named("coordinator.not_loaded")), seconds_max=5)
         assert "nothing can be read at offset 0" in str(it.lines.named("coordinator.not_loaded")[0]["reason"])
+        assert it.look() == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+
+
+async def test_damage_is_said_once_with_what_to_do_and_looked_at_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def remembered(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    async with running() as it:
+        is_damaged = True
+
+        def read(offset: Offset, bytes_max: int, *, at_least_one: bool) -> Found | ColdRead:
+            if is_damaged:
+                return Found(b"", offset, 0)
+            return it.partition.inner.read(offset, bytes_max, at_least_one=at_least_one)
+
+        it.partition.read = read
+        with monkeypatch.context() as patched:
+            patched.setattr("penstock.broker.coordination.asyncio.sleep", remembered)
+            it.runner.load()
+            while len(pauses) < 10:
+                await sleep(0)
+        (said,) = it.lines.named("coordinator.not_loaded")
+        assert "docs/operations.md" in str(said["help"])
+        assert pauses[:8] == [0, 1, 2, 4, 8, 16, 32, 60]
         assert it.look() == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
 
 
@@ -258,9 +290,42 @@ async def test_space_that_is_no_room_costs_the_state_no_more_often_than_it_is_lo
         assert it.put(b"c") != [ErrorCode.COORDINATOR_NOT_AVAILABLE]
 
 
+async def test_room_is_what_there_was_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordination, "COORDINATOR_ROOM_CHECK_MS", 1)
+    async with running() as it:
+        it.runner._room_check_ms = 1
+        gauge = it.partition.log = Gauge(it.partition.inner.log)
+        gauge.usable_bytes = COORDINATOR_ROOM_BYTES
+        it.runner.load()
+        await it.loaded()
+        it.partition.is_full = True
+        large = Outcome([StateRecord(b"k", bytes(COORDINATOR_ROOM_BYTES // 80))] * 50, is_divisible=True)
+        it.shard.execute(lambda state, now: large, Client().pending)
+        looks = gauge.looks
+        await until(lambda: gauge.looks > looks + 2, seconds_max=5)
+        assert it.shard.is_full, "that much was free before"
+        gauge.usable_bytes = 2 * COORDINATOR_ROOM_BYTES
+        await until(lambda: not it.shard.is_full, seconds_max=5)
+
+
+async def test_room_that_was_none_is_looked_for_less_often_until_something_is_written() -> None:
+    async with running() as it:
+        waits = []
+        for _ in range(7):
+            it.runner._note_full()
+            waits.append(it.runner._room_check_ms)
+            it.runner._end_at_room = it.partition.log.log_end_offset
+        assert waits == [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]
+        it.runner.load()
+        await it.loaded()
+        it.put(b"c")
+        it.runner._note_full()
+        assert it.runner._room_check_ms == 1_000
+
+
 async def test_troubles_are_counted() -> None:
     async with running() as it:
-        it.runner.too_large(10, 5)
+        it.runner.too_large(10, 1, 5)
         it.runner.unanswered(RuntimeError("this cannot be encoded"))
         assert (it.runner._counts.too_large, it.runner._counts.unanswered) == (1, 1)
         assert it.lines.named("coordinator.too_large")[0]["limit_bytes"] == 5

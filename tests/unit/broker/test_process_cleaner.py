@@ -14,7 +14,7 @@ from penstock.broker.broker import World, running_broker
 from penstock.broker.cleaner import ProcessCleaner
 from penstock.config.sources import load
 from penstock.host.child_process import ChildDied
-from penstock.log.cleaning_job import Job
+from penstock.log.cleaning_job import CleaningBroke, Job
 from penstock.log.compaction import GroupLimits
 from penstock.types import Offset
 from tests.unit.broker.test_compaction_shell import fill, make, values
@@ -109,6 +109,19 @@ async def test_none_is_started_for_a_question_that_is_over_before_its_turn(
             await cleaning
     assert slow.started == []
     await cleaner.rest()
+
+
+async def test_a_mistake_of_the_process_is_named_and_does_not_end_it() -> None:
+    cleaner = ProcessCleaner()
+    async with asyncio.timeout(SECONDS_MAX):
+        with pytest.raises(CleaningBroke, match=r"^IndexError: list index out of range\n") as broke:
+            await cleaner.begin(JOB)  # of no segments, which nobody asks for
+        assert "log/cleaning.py" in str(broke.value), "it says where"
+        pid = cleaner.child.pid
+        with pytest.raises(CleaningBroke):
+            await cleaner.begin(JOB)
+        assert cleaner.child.pid == pid is not None
+        await cleaner.rest()
 
 
 async def test_a_cleaning_that_is_cancelled_leaves_no_process_and_no_file(tmp_path: Path) -> None:

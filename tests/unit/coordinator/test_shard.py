@@ -70,7 +70,7 @@ class TestShell:
     def broken(self, reason: Exception) -> None:
         self.failures.append(reason)
 
-    def too_large(self, size_bytes: int, limit_bytes: int) -> None:
+    def too_large(self, size_bytes: int, records: int, limit_bytes: int) -> None:
         self.too_large_bytes.append(size_bytes)
 
     def unanswered(self, reason: Exception) -> None:

@@ -4,10 +4,17 @@ from dataclasses import dataclass
 
 import pytest
 
+from penstock.config.topic import CleanupPolicy
 from penstock.coordinator.outcome import Now, Outcome, Pending, Reply, StateRecord
 from penstock.coordinator.shard import Phase, Shard
 from penstock.errors import ApiError, ErrorCode, StorageFull
-from penstock.limits import STATE_BATCH_BYTES_MAX
+from penstock.limits import (
+    MIB,
+    RECORDS_CHECKED_MAX,
+    STATE_BATCH_BYTES_MAX,
+    STATE_BYTES_PER_FLUSH,
+    STATE_RECORDS_PER_FLUSH,
+)
 from penstock.log.reading import Found
 from penstock.protocol.batches import HEADER_BYTES, split_batches
 from penstock.protocol.records import Record, iterate
@@ -138,11 +145,74 @@ def test_gathered_commands_are_written_in_batches_that_the_topic_takes() -> None
     clients = [Client() for _ in range(40)]
     for client in clients:
         give(shard, Outcome(many(100)), client)
-    sync(partition)
-    sync(partition)
+    for _ in range(3):
+        sync(partition)
     assert all(client.replies == ["done"] for client in clients)
     assert shell.failures == []
     assert max(batch_sizes(partition)) <= LIMIT_BYTES
+
+
+def test_of_very_many_commands_some_wait_for_the_flush_after_the_next() -> None:
+    partition = partition_on(new_disk())
+    shard, _ = active(partition)
+    clients = [Client() for _ in range(1 + 4 * STATE_RECORDS_PER_FLUSH // 100)]
+    for client in clients:
+        give(shard, Outcome(many(100, 1)), client)
+    answered: list[int] = []
+    while sum(answered) < len(clients):
+        sync(partition)
+        answered.append(sum(client.replies == ["done"] for client in clients) - sum(answered))
+    assert answered == [1, *[STATE_RECORDS_PER_FLUSH // 100] * 4]
+
+
+def test_large_commands_are_written_a_few_at_a_time() -> None:
+    partition = partition_on(new_disk())
+    shard, _ = active(partition)
+    for _ in range(12):
+        give(shard, Outcome(many(10, 100_000), is_divisible=True), Client())
+    sync(partition)
+    before = partition.log.log_end_offset
+    assert (before - 10) * 100_000 <= STATE_BYTES_PER_FLUSH + 1_000_000
+
+
+# Many records
+
+
+def compacted() -> Partition:
+    """A log that opens every batch, and takes only so many records in one."""
+    partition = partition_on(new_disk())
+    config = partition.config
+    partition.reconfigure(
+        config._replace(
+            cleanup_policy=frozenset({CleanupPolicy.COMPACT}),
+            max_message_bytes=16 * MIB,
+            segment_bytes=16 * MIB,
+        )
+    )
+    return partition
+
+
+def test_more_records_than_the_log_takes_in_a_batch_are_refused_to_their_client_alone() -> None:
+    partition = compacted()
+    shard, shell = active(partition)
+    greedy, other = Client(), Client()
+    give(shard, Outcome(many(RECORDS_CHECKED_MAX + 1, 1)), greedy)
+    put(shard, b"a", b"1", other)
+    sync(partition)
+    assert (greedy.replies, other.replies) == ([ErrorCode.UNKNOWN_SERVER_ERROR], [{}])
+    assert (shell.failures, len(shell.too_large_bytes), shard.phase) == ([], 1, Phase.ACTIVE)
+
+
+def test_very_many_divisible_records_are_divided_by_their_number_too() -> None:
+    partition = compacted()
+    shard, shell = active(partition)
+    client = Client()
+    give(shard, Outcome(many(RECORDS_CHECKED_MAX + 1, 0), is_divisible=True), client)
+    sync(partition)
+    assert (client.replies, shell.failures) == (["done"], [])
+    counts = [header.record_count for batch in batches_in(partition) for _, header in split_batches(batch)]
+    assert sum(counts) == RECORDS_CHECKED_MAX + 1
+    assert max(counts) <= STATE_RECORDS_PER_FLUSH
 
 
 def test_the_size_of_an_outcome_counts_the_batch_around_it() -> None:
@@ -205,6 +275,14 @@ def test_a_full_disk_costs_the_state_once_however_many_commands_come(full: Setup
         put(full.shard, b"c", b"3", client)
     assert all(client.replies == [ErrorCode.COORDINATOR_NOT_AVAILABLE] for client in clients)
     assert (len(full.shell.failures), full.shard.phase) == (1, Phase.ACTIVE)
+
+
+def test_what_there_was_no_room_for_is_known() -> None:
+    disk = FullPartition(partition_on(new_disk()))
+    shard, _ = active(disk)  # type: ignore[arg-type]
+    disk.is_full = True
+    give(shard, Outcome(many(10, 1_000)), Client())
+    assert 10_000 < shard.wanted_bytes < 11_000
 
 
 def test_who_only_reads_is_answered_on_a_full_disk(full: Setup) -> None:

@@ -56,6 +56,19 @@ def test_a_topic_that_is_made_later_is_found() -> None:
     assert read == [{0}, {0}]
 
 
+def test_a_topic_that_is_deleted_is_subscribed_to_no_longer() -> None:
+    world = World(topic("logs-1", 1), topic("logs-2", 1))
+    first, second = subscribing(world, "1", "logs-.*"), subscribing(world, "2", ".*", "logs-2")
+    settle((first, second))
+    assert world.group.subscribed_topics == {"logs-1", "logs-2"}
+    world.set_topics(topic("logs-2", 1), topic("other", 1))
+    settle((first, second))
+    assert world.group.subscribed_topics == {"logs-2", "other"}
+    second.leave()
+    settle((first,))
+    assert world.group.subscribed_topics == {"logs-2"}
+
+
 def test_an_expression_that_matches_nothing_new_begins_no_epoch() -> None:
     world = World(topic("logs-1", 1))
     member = subscribing(world, "m", "logs-.*")

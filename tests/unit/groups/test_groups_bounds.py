@@ -21,9 +21,12 @@ from penstock.limits import (
     GROUP_ID_BYTES_MAX,
     GROUP_METADATA_BYTES_MAX,
     GROUP_STATE_BYTES_MAX,
-    GROUPS_EXPIRED_PER_TURN,
+    GROUP_TURN_RECORDS,
+    HOUR_MS,
     MIB,
+    OFFSETS_LOOKED_PER_TURN,
     SHORT_MAX,
+    STATE_RECORDS_PER_TURN,
     TOMBSTONES_AT_ONCE,
 )
 from penstock.protocol.messages.consumer_group_heartbeat import (
@@ -50,6 +53,8 @@ class World:
         self.settings = settings or config()
         self.topics = Topics({"orders": ORDERS}, {ORDERS.id: ORDERS})
         self.log: list[StateRecord] = []
+        self.written_ms = START.wall_ms
+        """When, as the log says."""
         self.replies: list[object] = []
         self.groups = self.new_groups()
 
@@ -60,7 +65,7 @@ class World:
     def load(self, now: Now) -> None:
         self.groups = self.new_groups()
         for record in self.log:
-            self.groups.replay(record, START.wall_ms)
+            self.groups.replay(record, self.written_ms)
         self.take(self.groups.loaded(now))
 
     def take(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
@@ -169,8 +174,8 @@ def test_what_groups_take_is_counted_as_they_come_and_go() -> None:
     member_id = "c-id"
     leave = LeaveGroupRequest("h", member_id)
     world.take([world.groups.leave(leave, Asking(2, Client("c", "/h"), pending), START)])
-    world.take([Outcome(world.groups.delete_group("g", START))])
-    world.take([Outcome(world.groups.delete_group("h", START))])
+    world.take([Outcome(world.groups.delete_group("g", START).records)])
+    world.take([Outcome(world.groups.delete_group("h", START).records)])
     assert world.groups.weight_bytes == 0
 
 
@@ -182,27 +187,96 @@ def test_offsets_are_forgotten_in_pieces_and_their_group_last() -> None:
     world.replay_commits("g", places(2 * TOMBSTONES_AT_ONCE + 1))
     world.load(START)
     world.topics = Topics({}, {})
-    outcomes = world.take(world.groups.expire(Now(START.wall_ms, START.monotonic + 2)))
-    sizes = [len(outcome.records) for outcome in outcomes if outcome.records]
-    assert sizes == [TOMBSTONES_AT_ONCE, TOMBSTONES_AT_ONCE, 1, 1]
+    sizes = []
+    for turn in range(4):
+        outcomes = world.take(world.groups.expire(Now(START.wall_ms, START.monotonic + 2 + turn)))
+        sizes.append([len(outcome.records) for outcome in outcomes if outcome.records])
+    time_is_kept, group_ends = 1, 1
+    assert sizes == [[time_is_kept, TOMBSTONES_AT_ONCE], [TOMBSTONES_AT_ONCE], [1, group_ends], []]
     assert list(world.groups.names()) == []
 
 
 def test_the_offsets_of_many_groups_are_never_one_piece() -> None:
     world = World()
-    for number in range(GROUPS_EXPIRED_PER_TURN):
+    for number in range(200):
         world.replay_commits(f"g-{number}", places(20))
     world.load(START)
     world.topics = Topics({}, {})
-    outcomes = world.take(world.groups.expire(Now(START.wall_ms, START.monotonic + 2)))
-    assert max(len(outcome.records) for outcome in outcomes) <= 20
+    for turn in range(10):
+        outcomes = world.take(world.groups.expire(Now(START.wall_ms, START.monotonic + 2 + turn)))
+        assert max((len(outcome.records) for outcome in outcomes), default=0) <= 20
+        assert sum(len(outcome.records) for outcome in outcomes) <= TOMBSTONES_AT_ONCE + 20
     assert list(world.groups.names()) == []
+
+
+def test_a_turn_of_forgetting_is_measured_in_offsets_however_few_groups_there_are() -> None:
+    world = World()
+    for number in range(3):
+        world.replay_commits(f"g-{number}", places(OFFSETS_LOOKED_PER_TURN))
+    world.load(START)
+    check_seconds = world.settings.offsets.check_ms / 1000
+    waits: list[float] = []
+    now = Now(START.wall_ms, START.monotonic + 2)
+    while not waits or waits[-1] < check_seconds:
+        world.take(world.groups.expire(now))
+        due = world.groups.due()
+        assert due is not None
+        waits.append(due - now.monotonic)
+        now = Now(START.wall_ms, due)
+    assert len(waits) >= 3
+    assert world.groups.offsets.has_any("g-2")
+
+
+def test_groups_that_fall_silent_together_are_given_up_in_turns_with_others() -> None:
+    world = World()
+    count = 3 * STATE_RECORDS_PER_TURN // GROUP_TURN_RECORDS
+    pending = Pending(lambda reply: None, lambda code, detail: code)
+    caller = Caller(1, Client("c", "/h"), pending)
+    for number in range(count):
+        beat = ConsumerGroupHeartbeatRequest(f"g-{number}", "m", 0, rebalance_timeout_ms=60_000)
+        beat.subscribed_topic_names, beat.topic_partitions = ["orders"], []
+        world.take([world.groups.consumer_heartbeat(beat, caller, START)])
+    silent = Now(START.wall_ms, START.monotonic + 60)
+    world.take(world.groups.expire(silent))
+    left = [number for number in range(count) if members_of(world, number)]
+    assert count // 2 < len(left) < count
+    assert world.groups.due() == silent.monotonic
+    again = ConsumerGroupHeartbeatRequest(f"g-{left[-1]}", "m", 1)
+    world.take([world.groups.consumer_heartbeat(again, caller, silent)])
+    turns = 0
+    while (due := world.groups.due()) is not None and due <= silent.monotonic:
+        world.take(world.groups.expire(silent))
+        turns += 1
+    assert turns > 1
+    assert [number for number in range(count) if members_of(world, number)] == [left[-1]], (
+        "it came back in time"
+    )
+
+
+def members_of(world: World, number: int) -> int:
+    described = world.groups.describe_consumer(f"g-{number}")
+    return len(described.members) if described else 0
+
+
+def test_a_deletion_in_pieces_is_over_when_nothing_is_left() -> None:
+    world = World()
+    world.replay_commits("g", places(2 * TOMBSTONES_AT_ONCE + 1))
+    pieces = []
+    while "g" in world.groups.names():
+        pieces.append(world.groups.delete_group("g", START))
+        world.take([Outcome(pieces[-1].records)])
+    assert [(len(piece.records), piece.is_over) for piece in pieces] == [
+        (TOMBSTONES_AT_ONCE, False),
+        (TOMBSTONES_AT_ONCE, False),
+        (2, True),
+    ]
+    assert world.groups.weight_bytes == 0
 
 
 def test_a_deletion_that_was_cut_off_leaves_a_group_that_can_be_deleted() -> None:
     whole = World()
     whole.replay_commits("g", places(4))
-    records = whole.groups.delete_group("g", START)
+    records = whole.groups.delete_group("g", START).records
     assert len(records) == 5
     for kept in range(len(records) + 1):
         world = World()
@@ -213,7 +287,7 @@ def test_a_deletion_that_was_cut_off_leaves_a_group_that_can_be_deleted() -> Non
         assert list(world.groups.names()) == (["g"] if is_left else [])
         assert len(list(world.groups.offsets.partitions("g"))) == max(0, 4 - kept)
         if is_left:
-            world.take([Outcome(world.groups.delete_group("g", START))])
+            world.take([Outcome(world.groups.delete_group("g", START).records)])
             assert list(world.groups.names()) == []
 
 
@@ -232,6 +306,65 @@ def test_a_restart_with_a_wrong_date_forgets_nothing_for_a_day() -> None:
     day_later = Now(wrong.wall_ms + DAY_MS + 10_000, 7.0 + DAY_MS / 1000 + 10)
     world.take(world.groups.expire(day_later))
     assert not world.groups.offsets.has_any("g")
+
+
+def settled(retention_ms: int) -> GroupConfig:
+    settings = config()
+    return settings._replace(offsets=settings.offsets._replace(retention_ms=retention_ms))
+
+
+def used_once(settings: GroupConfig, group: str) -> World:
+    """A new shard, and a group that committed one offset two seconds before it stopped."""
+    world = World(settings)
+    world.load(START)
+    world.take(world.groups.expire(Now(START.wall_ms + 2_000, START.monotonic + 2)))
+    world.commit(group, places(1), Now(START.wall_ms + 3_000, START.monotonic + 3))
+    world.take(world.groups.expire(Now(START.wall_ms + 5_000, START.monotonic + 5)))
+    return world
+
+
+@pytest.mark.parametrize("is_leap_while_running", [True, False], ids=["leaps", "boots wrong"])
+def test_a_wrong_date_is_not_believed_after_a_restart_because_records_have_it(
+    is_leap_while_running: bool,
+) -> None:
+    world = used_once(settled(7 * DAY_MS), "idle")
+    wrong_ms = START.wall_ms + 30 * DAY_MS
+    if is_leap_while_running:
+        world.take(world.groups.expire(Now(wrong_ms, START.monotonic + 700)))
+    else:
+        world.load(Now(wrong_ms, 5.0))
+        world.take(world.groups.expire(Now(wrong_ms + 2_000, 7.0)))
+    world.commit("busy", places(1, at_ms=wrong_ms), Now(wrong_ms, START.monotonic + 701))
+    world.written_ms = wrong_ms
+    for _ in range(3):
+        world.load(Now(wrong_ms, 5.0))
+        world.take(world.groups.expire(Now(wrong_ms + 2_000, 7.0)))
+        assert world.groups.offsets.has_any("idle")
+
+
+def test_restarts_every_day_keep_nothing_for_ever() -> None:
+    """The time that is believed goes on with every hour that the broker runs."""
+    world = used_once(settled(7 * DAY_MS), "idle")
+    lived_ms = 0
+    while world.groups.offsets.has_any("idle"):
+        world.load(Now(START.wall_ms + 2 * lived_ms, 5.0))  # each time it was down as long as it ran
+        for hour in range(1, 9):
+            passed_ms = hour * HOUR_MS
+            world.take(
+                world.groups.expire(Now(START.wall_ms + 2 * lived_ms + passed_ms, 5.0 + passed_ms / 1000))
+            )
+        lived_ms += 8 * HOUR_MS
+    assert lived_ms >= 7 * DAY_MS
+    assert lived_ms <= 8 * DAY_MS
+
+
+def test_what_was_committed_while_the_clock_was_in_1970_is_kept_as_long_as_everything_else() -> None:
+    world = used_once(settled(7 * DAY_MS), "old")
+    world.load(Now(5_000, 5.0))
+    world.commit("new", places(1, at_ms=6_000), Now(6_000, 6.0))
+    committed = world.groups.offsets.find("new", "orders", 0)
+    assert committed is not None
+    assert committed.commit_timestamp_ms > START.wall_ms - DAY_MS
 
 
 # A full disk

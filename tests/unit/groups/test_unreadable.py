@@ -63,7 +63,7 @@ def test_a_group_can_be_deleted_with_what_cannot_be_read_of_it() -> None:
     classic = encode_key(GroupMetadataKey("g"))
     world = loaded(*(StateRecord(key, DAMAGED) for key in (OFFSET, member, classic)))
     assert len(world.groups.unreadable()) == 3
-    world.take([Outcome(world.groups.delete_group("g", START))])
+    world.take([Outcome(world.groups.delete_group("g", START).records)])
     world.load(START)
     assert (world.groups.unreadable(), list(world.groups.names())) == ((), [])
 

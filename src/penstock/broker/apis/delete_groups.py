@@ -5,8 +5,9 @@ Deletes groups without members, and the places they have kept. Answered when tha
 Behaviour
     A group that does not exist is GROUP_ID_NOT_FOUND, one with members NON_EMPTY_GROUP.
     A group that is named twice is deleted once and answered once.
-    A group with very many places is deleted in several batches. If the broker stops between them, the
-    client gets no answer; the group is there, with what is left of its places, and can be deleted.
+    A group with very many places is deleted in several batches, with turns for others between them;
+    whoever asks for the group meanwhile waits until it is gone. If the broker stops between two batches,
+    the client gets no answer; the group is there, with what is left of its places, and can be deleted.
 Differs from Kafka
     nothing known
 """
@@ -16,9 +17,10 @@ from collections.abc import Coroutine
 from typing import Any
 
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import Command, Finish, GroupCoordinator, answer_of
+from penstock.broker.group_coordinator import Finish, GroupCoordinator, answer_of
+from penstock.broker.group_turns import Piece
 from penstock.broker.router import Later
-from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
+from penstock.coordinator.outcome import Now
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.groups import Groups
 from penstock.limits import GROUPS_REPORTED_PER_TURN
@@ -51,22 +53,34 @@ class DeleteGroups:
         return _response(results)
 
     def _delete(self, names: list[str], context: RequestContext, finish: Finish) -> Later:
-        def command(group_id: str) -> Command:
-            def delete(state: Groups, pending: Pending, now: Now) -> Outcome:
-                if group_id in context.denied:
-                    raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-                records = state.delete_group(group_id, now)
-                answer = Reply(pending, DeletableGroupResult(group_id))
-                return Outcome(records, (answer,), is_divisible=True)
-
-            return delete
-
-        return self._groups.each(
+        return self._groups.each_in_pieces(
             names,
-            command,
+            lambda group_id: _Deletion(group_id, group_id in context.denied),
             lambda group_id: lambda code, _: DeletableGroupResult(group_id, code),
             finish,
         )
+
+
+class _Deletion:
+    """Of one group, piece by piece."""
+
+    def __init__(self, group_id: str, is_denied: bool) -> None:
+        self._group_id = group_id
+        self._is_denied = is_denied
+        self._is_begun = False
+
+    def __call__(self, state: Groups, now: Now) -> Piece:
+        if self._is_denied:
+            raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        try:
+            records, is_over = state.delete_group(self._group_id, now)
+        except ApiError as refusal:
+            if self._is_begun and refusal.code is ErrorCode.GROUP_ID_NOT_FOUND:
+                # What was left of it was forgotten meanwhile.
+                return Piece((), DeletableGroupResult(self._group_id))
+            raise
+        self._is_begun = True
+        return Piece(records, DeletableGroupResult(self._group_id)) if is_over else Piece(records)
 
 
 def _response(results: list[DeletableGroupResult]) -> DeleteGroupsResponse:
