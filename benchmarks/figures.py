@@ -2,7 +2,7 @@
 
 A figure keeps every sample it was made from. Its value is the best of them, because whatever else
 runs on the machine can only make a broker look worse; times that a user waits for are medians, since
-nobody gets the best one.
+nobody gets the best one; what depends on the moment it was asked is the worst, since it must hold for all.
 """
 
 import math
@@ -20,6 +20,7 @@ class Better(Enum):
 class Choice(Enum):
     BEST = "best"
     MEDIAN = "median"
+    WORST = "worst"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,8 @@ class Figure:
     def value(self) -> float:
         if self.choice is Choice.MEDIAN:
             return median(self.samples)
-        return min(self.samples) if self.better is Better.LOWER else max(self.samples)
+        takes_least = (self.better is Better.LOWER) == (self.choice is Choice.BEST)
+        return min(self.samples) if takes_least else max(self.samples)
 
     @property
     def ratio(self) -> float | None:

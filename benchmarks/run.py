@@ -1,6 +1,6 @@
 """Runs the benchmarks, prints what they found and keeps it.
 
-    python -m benchmarks.run                     everything, about fifteen minutes
+    python -m benchmarks.run                     everything, about half an hour
     python -m benchmarks.run --quick             a tenth of the records, once each
     python -m benchmarks.run --only requests     one question; may be repeated
     python -m benchmarks.run --large             the restart with 10 GB instead of 1 GB
@@ -17,7 +17,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import end_to_end, latency, memory, requests, restart, start, throughput
+from benchmarks import (
+    compaction,
+    end_to_end,
+    groups_commits,
+    groups_many,
+    groups_rebalance,
+    latency,
+    memory,
+    requests,
+    restart,
+    start,
+    throughput,
+)
 from benchmarks.figures import Figure, shown, table
 from benchmarks.machine import facts
 from benchmarks.settings import FULL, QUICK, Settings
@@ -30,6 +42,10 @@ QUESTIONS: dict[str, Callable[[Settings], Iterator[Figure]]] = {
     "end_to_end": end_to_end.measure,
     "throughput": throughput.measure,
     "restart": restart.measure,
+    "rebalance": groups_rebalance.measure,
+    "commits": groups_commits.measure,
+    "many_groups": groups_many.measure,
+    "compaction": compaction.measure,
 }
 RESULTS = Path(__file__).parent / "results"
 LARGE_BYTES = 10_000_000_000

@@ -1,4 +1,7 @@
-"""Our bytes mean to kafka-python what they mean to us, and it would have written the same ones."""
+"""Our bytes mean to kafka-python what they mean to us, and it would have written the same ones.
+
+It knows no consumer groups of the new protocol; for those, kio is the only witness.
+"""
 
 import importlib
 import uuid
@@ -13,6 +16,8 @@ from penstock.protocol.schema import OPERATIONS_NOT_ASKED_FOR, Struct, fields_of
 from tests.protocol.samples import CASES, Case, samples
 
 PACKAGES = ("producer", "consumer", "metadata", "admin")
+UNKNOWN_TO_IT = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}
+KNOWN_TO_IT = [case for case in CASES if case.api.name not in UNKNOWN_TO_IT]
 
 
 def their_class(case: Case) -> Any:
@@ -54,7 +59,7 @@ def assert_same(ours: object, theirs: Any, version: int) -> None:
         assert theirs == ours
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", KNOWN_TO_IT, ids=str)
 def test_kafka_python_reads_what_we_write_and_writes_the_same_bytes(case: Case) -> None:
     their_message = their_class(case)
     api_message = importlib.import_module("kafka.protocol.api_message").ApiMessage

@@ -25,6 +25,8 @@ LAYERS = [
     "log",
     "metadata",
     "replication",
+    "coordinator",
+    "groups",
     "controller",
     "broker",
     "http",
@@ -44,6 +46,8 @@ PURE = {
     "log",
     "metadata",
     "replication",
+    "coordinator",
+    "groups",
     "controller",
 }
 WORLD = {

@@ -66,8 +66,14 @@ KAFKA_PYTHON = Suite(
     ),
     copied=("test", "servers", "pyproject.toml"),
     tests=("test/integration",),
-    # Its tests place replicas on broker 0.
-    settings={"num.partitions": "4", "node.id": "0"},
+    # Its tests place replicas on broker 0; the rest is from the properties it gives Kafka.
+    settings={
+        "num.partitions": "4",
+        "node.id": "0",
+        "group.min.session.timeout.ms": "1000",
+        "group.initial.rebalance.delay.ms": "0",
+        "offsets.topic.num.partitions": "2",
+    },
     variables={"KAFKA_URI": "kafka://{kafka}", "KAFKA_VERSION": "4.2.0", "KAFKA_ROOT": "{home}"},
 )
 
@@ -76,8 +82,8 @@ AIOKAFKA = Suite(
     requirements=(*_PYTEST, "aiokafka==0.14.0", "cramjam==2.11.0", "async-timeout==5.0.1", "docker==7.1.0"),
     copied=("tests", "pyproject.toml"),
     tests=("tests",),
-    # One of its tests asks broker 0 by its number.
-    settings={"num.partitions": "2", "node.id": "0"},
+    # One of its tests asks broker 0 by its number; the delay is what Kafka's distribution comes with.
+    settings={"num.partitions": "2", "node.id": "0", "group.initial.rebalance.delay.ms": "0"},
     broker_fixture="kafka_server",
 )
 

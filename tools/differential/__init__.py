@@ -1,6 +1,7 @@
 """Asks a real Apache Kafka and Penstock the same questions and compares their answers field by field.
 
     kafka.py, penstock.py   start and stop the two brokers
+    coordinators.py         whether a broker coordinates groups yet
     wire.py                 one connection; a broker that closes it, or stays silent, has answered too
     steps.py                what a scenario is made of
     scenarios/              the questions

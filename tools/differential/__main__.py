@@ -86,7 +86,7 @@ def _dump(only: str) -> list[str]:
     if not fnmatchcase("dump", only):
         return []
     problems = dump_problems(fetch_jars(CACHE)[1].resolve())
-    print("\n".join(problems) or "Kafka's dump tool reads our segments, indexes and snapshots")
+    print("\n".join(problems) or "Kafka's dump tool reads our segments, indexes, snapshots and groups")
     return problems
 
 

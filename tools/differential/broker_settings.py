@@ -20,13 +20,8 @@ controller.quota.window.num controller.quota.window.size.seconds controller.sock
 create.topic.policy.class.name delegation.token.expiry.check.interval.ms
 delegation.token.expiry.time.ms delegation.token.max.lifetime.ms delegation.token.secret.key
 delete.records.purgatory.purge.interval.requests early.start.listeners
-fetch.purgatory.purge.interval.requests group.consumer.assignors
-group.consumer.heartbeat.interval.ms group.consumer.max.heartbeat.interval.ms
-group.consumer.max.session.timeout.ms group.consumer.max.size group.consumer.migration.policy
-group.consumer.min.heartbeat.interval.ms group.consumer.min.session.timeout.ms
-group.consumer.session.timeout.ms group.coordinator.append.linger.ms
-group.coordinator.rebalance.protocols group.coordinator.threads group.initial.rebalance.delay.ms
-group.max.session.timeout.ms group.max.size group.min.session.timeout.ms group.share.assignors
+fetch.purgatory.purge.interval.requests group.coordinator.append.linger.ms
+group.coordinator.rebalance.protocols group.coordinator.threads group.share.assignors
 group.share.delivery.count.limit group.share.heartbeat.interval.ms
 group.share.max.heartbeat.interval.ms group.share.max.record.lock.duration.ms
 group.share.max.session.timeout.ms group.share.max.share.sessions group.share.max.size
@@ -39,9 +34,7 @@ group.streams.max.standby.replicas group.streams.min.heartbeat.interval.ms
 group.streams.min.session.timeout.ms group.streams.num.standby.replicas
 group.streams.session.timeout.ms initial.broker.registration.timeout.ms inter.broker.listener.name
 kafka.metrics.polling.interval.secs kafka.metrics.reporters leader.imbalance.check.interval.seconds
-log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size log.cleaner.enable
-log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second
-log.cleaner.threads log.dir.failure.timeout.ms log.flush.offset.checkpoint.interval.ms
+log.dir.failure.timeout.ms log.flush.offset.checkpoint.interval.ms
 log.flush.start.offset.checkpoint.interval.ms log.local.retention.bytes log.local.retention.ms
 max.connection.creation.rate max.connections.per.ip.overrides max.request.partition.size.limit
 metadata.log.dir metadata.log.max.record.bytes.between.snapshots
@@ -49,12 +42,11 @@ metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes metadata.log.se
 metadata.max.idle.interval.ms metadata.max.retention.bytes metadata.max.retention.ms
 metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms num.io.threads
 num.network.threads num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads
-num.replica.fetchers offset.metadata.max.bytes offsets.commit.timeout.ms offsets.load.buffer.size
-offsets.retention.check.interval.ms offsets.retention.minutes offsets.topic.compression.codec
-offsets.topic.num.partitions offsets.topic.replication.factor offsets.topic.segment.bytes
-principal.builder.class process.roles producer.purgatory.purge.interval.requests queued.max.requests
-quota.window.num quota.window.size.seconds replica.fetch.backoff.ms replica.fetch.max.bytes
-replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
+num.replica.fetchers offsets.commit.timeout.ms offsets.load.buffer.size
+offsets.topic.compression.codec offsets.topic.replication.factor principal.builder.class
+process.roles producer.purgatory.purge.interval.requests queued.max.requests quota.window.num
+quota.window.size.seconds replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes
+replica.fetch.response.max.bytes replica.fetch.wait.max.ms
 replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms replica.selector.class
 replica.socket.receive.buffer.bytes replica.socket.timeout.ms replication.quota.window.num
 replication.quota.window.size.seconds request.timeout.ms sasl.client.callback.handler.class
@@ -101,14 +93,17 @@ transactional.id.expiration.ms
 ONLY_KAFKA_HAS = frozenset(_ONLY_KAFKA_HAS.split())
 
 _ONLY_PENSTOCK_HAS = """
-http.listener inter.broker.protocol.version log.flush.policy log.retention.topic.bytes
-metadata.store
+group.consumer.rebalance.heartbeat.interval.ms http.listener inter.broker.protocol.version
+log.flush.policy log.retention.topic.bytes metadata.store
 """
 ONLY_PENSTOCK_HAS = frozenset(_ONLY_PENSTOCK_HAS.split())
 
 READ_ONLY_HERE = (
     "listener.security.protocol.map",
     "listeners",
+    "log.cleaner.io.buffer.load.factor",
+    "log.cleaner.io.buffer.size",
+    "log.cleaner.threads",
     "ssl.client.auth",
     "ssl.enabled.protocols",
     "ssl.key.password",
@@ -118,6 +113,23 @@ READ_ONLY_HERE = (
     "ssl.truststore.type",
 )
 """Kafka can change them while it runs."""
+
+READ_ONLY_THERE = (
+    "group.consumer.assignors",
+    "group.consumer.heartbeat.interval.ms",
+    "group.consumer.max.size",
+    "group.consumer.migration.policy",
+    "group.consumer.session.timeout.ms",
+    "group.initial.rebalance.delay.ms",
+    "group.max.session.timeout.ms",
+    "group.max.size",
+    "group.min.session.timeout.ms",
+    "log.cleaner.enable",
+    "offset.metadata.max.bytes",
+    "offsets.retention.check.interval.ms",
+    "offsets.retention.minutes",
+)
+"""Kafka has to be restarted for them."""
 
 VALUES: tuple[tuple[str, str, str], ...] = (
     ("advertised.listeners.value", "<place>", "None"),
@@ -131,6 +143,14 @@ VALUES: tuple[tuple[str, str, str], ...] = (
     ("broker.id.synonyms.0.source", "4", "5"),
     ("broker.id.synonyms.1.name", "broker.id", "node.id"),
     ("broker.id.synonyms.1.value", "-1", "1"),
+    ("group.consumer.heartbeat.interval.ms.value", "5000", "1000"),
+    ("group.consumer.heartbeat.interval.ms.synonyms.0.value", "5000", "1000"),
+    ("group.consumer.min.heartbeat.interval.ms.value", "5000", "1000"),
+    ("group.consumer.min.heartbeat.interval.ms.synonyms.0.value", "5000", "1000"),
+    ("group.consumer.max.size.value", "2147483647", "10000"),
+    ("group.consumer.max.size.synonyms.0.value", "2147483647", "10000"),
+    ("group.max.size.value", "2147483647", "10000"),
+    ("group.max.size.synonyms.0.value", "2147483647", "10000"),
     (
         "listener.security.protocol.map.value",
         "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -162,6 +182,8 @@ VALUES: tuple[tuple[str, str, str], ...] = (
     ("node.id.config_source", "4", "5"),
     ("node.id.synonyms.0.source", "4", "5"),
     ("node.id.synonyms.1", ABSENT, "{'name': 'broker.id', 'value': '1', 'source': 5}"),
+    ("offsets.topic.segment.bytes.value", "104857600", "8388608"),
+    ("offsets.topic.segment.bytes.synonyms.0.value", "104857600", "8388608"),
     ("queued.max.request.bytes.value", "-1", "268435456"),
     ("queued.max.request.bytes.synonyms.0.value", "-1", "268435456"),
     ("ssl.keystore.type.value", "JKS", "PEM"),

@@ -12,12 +12,17 @@ Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 
 ABSENT = "(absent)"
 ORDERED = frozenset({"synonyms", "record_errors", "records", "ordered"})
+SETS = frozenset({"subscribed_topic_names"})
+"""Lists of texts whose order carries no meaning."""
 
 _LABELS = (
     "key",
     "name",
     "topic",
     "topic_id",
+    "group_id",
+    "member_id",
+    "group_instance_id",
     "index",
     "partition_index",
     "partition",
@@ -57,6 +62,8 @@ def labelled(value: Plain, field: str = "") -> Plain:
         return {key: labelled(inner, key) for key, inner in value.items()}
     if not isinstance(value, list):
         return value
+    if field in SETS:
+        return [*sorted(str(element) for element in value)]
     structs = [element for element in value if isinstance(element, dict)]
     if field in ORDERED or len(structs) != len(value):
         return [labelled(element) for element in value]

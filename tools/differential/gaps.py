@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from tools.differential.batch_contents import AFTER_DELETION, LARGEST_TIME, STORED, refused_here
-from tools.differential.broker_settings import ONLY_KAFKA_HAS, ONLY_PENSTOCK_HAS, READ_ONLY_HERE, VALUES
+from tools.differential.broker_settings import (
+    ONLY_KAFKA_HAS,
+    ONLY_PENSTOCK_HAS,
+    READ_ONLY_HERE,
+    READ_ONLY_THERE,
+    VALUES,
+)
 from tools.differential.compare import ABSENT, Difference
 
 
@@ -56,6 +62,7 @@ GAPS: tuple[Gap, ...] = (
     *(Gap("G8", _BROKER, f"{_SETTINGS}.{name}", penstock=ABSENT) for name in sorted(ONLY_KAFKA_HAS)),
     *(Gap("G8", _BROKER, f"{_SETTINGS}.{name}", kafka=ABSENT) for name in sorted(ONLY_PENSTOCK_HAS)),
     *(Gap("G8", _BROKER, f"{_SETTINGS}.{name}.read_only", "False", "True") for name in READ_ONLY_HERE),
+    *(Gap("G8", _BROKER, f"{_SETTINGS}.{name}.read_only", "True", "False") for name in READ_ONLY_THERE),
     *(Gap("G8", _BROKER, f"{_SETTINGS}.{field}", kafka, ours) for field, kafka, ours in VALUES),
     Gap("G9", "*", "*error_message", kafka="None", penstock="<text>"),
     Gap("G10", "produce-lengths/null*", kafka="(no answer)"),
@@ -66,6 +73,7 @@ GAPS: tuple[Gap, ...] = (
     Gap("G11", "fetch/bytes -1"),
     Gap("G11", "fetch/partition bytes -1"),
     Gap("G11", "incremental-alter-configs/operation *", "*.error_code", kafka="-1", penstock="42"),
+    Gap("G11", "group-settings/operation 4", "*.error_code", kafka="-1", penstock="42"),
     Gap("G12", "create-topics-configs/config with spaces", "*.value"),
     Gap("G12", "create-topics-configs/config both policies with a space", "*.value"),
     Gap("G12", "create-topics-configs/config boolean in capitals", "*.value"),
@@ -85,4 +93,31 @@ GAPS: tuple[Gap, ...] = (
     Gap("G22", "describe-configs/*", "*.synonyms.*", kafka=ABSENT),
     Gap("G23", "describe-configs/*twice*"),
     Gap("G24", "produce-compacted/no key and from the future", "*.record_errors.*"),
+    Gap("G25", "join-group/refused groups", "groups.refused.group_state", kafka="Empty", penstock="Dead"),
+    Gap("G25", "join-group/refused groups", "groups.refused.error_code", kafka="0", penstock="69"),
+    Gap("G26", "join-group/empty instance", "error_code", "0", "42"),
+    Gap("G26", "join-group/empty instance", "generation_id", "1", "-1"),
+    Gap("G26", "join-group/empty instance", "protocol_*", penstock="None"),
+    Gap("G26", "join-group/empty instance", "leader", penstock=""),
+    Gap("G26", "join-group/empty instance", "member_id", penstock=""),
+    Gap("G26", "join-group/empty instance", "members.*", penstock=ABSENT),
+    Gap("G27", "offset-delete/of a group whose metadata cannot be read", "error_code", "0", "68"),
+    Gap("G27", "offset-delete/of a group whose metadata cannot be read", "topics.*", penstock=ABSENT),
+    Gap("G28", "join-group-pending/one was pending", "*.group_state", "PreparingRebalance", "Stable"),
+    Gap("G28", "join-group-pending/one was pending", "*.protocol_data", "", "range"),
+    Gap("G28", "join-group-pending/one was pending", "*.member_metadata", ""),
+    Gap("G29", "consumer-group*", "heartbeat_interval_ms", "5000", "1000"),
+    Gap("G29", "consumer-group/*", "heartbeat_interval_ms", "5000", "200"),
+    Gap("G30", "consumer-group-invalid/v? unknown group", "error_code", "69", "25"),
+    Gap("G30", "consumer-group-kinds/a heartbeat of the new kind", "error_code", "69", "25"),
+    Gap("G31", "consumer-group/*other topics", "*assignment.topic_partitions.<id of moving>.partitions.?"),
+    Gap("G29", "group-settings-obeyed/*", "heartbeat_interval_ms", "5000", "1000"),
+    *(
+        Gap("G29", "group-settings*", f"*.configs.consumer.heartbeat.interval.ms.{field}", "5000", "1000")
+        for field in ("value", "synonyms.0.value")
+    ),
+    Gap("G33", "group-settings*", "*.configs.share.*", penstock=ABSENT),
+    Gap("G33", "group-settings*", "*.configs.streams.*", penstock=ABSENT),
+    Gap("G34", "group-settings-replaced/listed again", "config_resources.*", penstock=ABSENT),
+    Gap("G32", "consumer-group-patterns/enters", "assignment.topic_partitions.*", kafka=ABSENT),
 )

@@ -12,11 +12,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from penstock.errors import ErrorCode
-from penstock.protocol.frames import decode_response, encode_request
-from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR, FindCoordinatorRequest
 from tools.differential.broker import LOOPBACK, Broker, BrokerFailed, child_process, free_ports, tail
-from tools.differential.wire import Connection, is_answering
+from tools.differential.coordinators import GROUP, has_coordinators
+from tools.differential.wire import is_answering
 
 VERSIONS = ("4.2.0", "4.1.1", "4.1.0", "4.0.1", "4.0.0")
 """Tried in this order; the first that Maven can resolve is used."""
@@ -26,7 +24,7 @@ _CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 _START_S_MAX = 60
 _START_POLL_S = 0.1
 _MAVEN_S_MAX = 600
-_GROUP, _TRANSACTION = 0, 1
+_TRANSACTION = 1
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -120,7 +118,7 @@ def running_kafka(jars: Path) -> Iterator[Broker]:
         with child_process([*java, "kafka.Kafka", str(properties)], output) as process:
             broker = Broker("kafka", LOOPBACK, port, process)
             _await(partial(is_answering, broker.host, broker.port), broker, output)
-            _await(partial(_has_coordinators, broker), broker, output)
+            _await(partial(has_coordinators, broker, GROUP, _TRANSACTION), broker, output)
             yield broker
 
 
@@ -137,18 +135,3 @@ def _await(condition: Callable[[], bool], broker: Broker, output: Path) -> None:
         if broker.process.poll() is not None or time.monotonic() > deadline:
             raise BrokerFailed(f"Kafka did not start\n{tail(output)}")
         time.sleep(_START_POLL_S)
-
-
-def _has_coordinators(broker: Broker) -> bool:
-    """Whether groups and transactions have coordinators. Asking makes Kafka create their topics.
-
-    It takes seconds, during which answers depend on the moment.
-    """
-    with Connection(broker.host, broker.port) as connection:
-        for key_type in (_GROUP, _TRANSACTION):
-            asked = FindCoordinatorRequest("differential", key_type)
-            frame = b"".join(encode_request(FIND_COORDINATOR, 1, 0, None, asked))
-            _, reply = decode_response(FIND_COORDINATOR, 1, connection.exchange(frame, _START_S_MAX))
-            if reply.error_code != ErrorCode.NONE:
-                return False
-    return True

@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tools.differential.broker import LOOPBACK, Broker, BrokerFailed, child_process, tail
+from tools.differential.coordinators import GROUP, has_coordinators
 
 _READY = re.compile(r"^penstock ready kafka=(?P<host>\S+):(?P<port>\d+)", re.MULTILINE)
 _START_S_MAX = 20
 _START_POLL_S = 0.05
+_AS_KAFKA = ("group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=1")
+"""What kafka.py sets too."""
 
 
 @contextmanager
@@ -25,6 +28,8 @@ def running_penstock() -> Iterator[Broker]:
         home = Path(temporary)
         command = [str(program), "serve", "--data-dir", str(home / "data")]
         command += ["--kafka", f"{LOOPBACK}:0", "--http", f"{LOOPBACK}:0"]
+        for setting in _AS_KAFKA:
+            command += ["--set", setting]
         output = home / "output"
         with child_process(command, output) as process:
             deadline = time.monotonic() + _START_S_MAX
@@ -32,4 +37,9 @@ def running_penstock() -> Iterator[Broker]:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise BrokerFailed(f"Penstock did not start\n{tail(output)}")
                 time.sleep(_START_POLL_S)
-            yield Broker("penstock", ready["host"], int(ready["port"]), process)
+            broker = Broker("penstock", ready["host"], int(ready["port"]), process)
+            while not has_coordinators(broker, GROUP):
+                if time.monotonic() > deadline:
+                    raise BrokerFailed(f"Penstock coordinates no groups\n{tail(output)}")
+                time.sleep(_START_POLL_S)
+            yield broker

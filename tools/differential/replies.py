@@ -7,6 +7,7 @@ stays as it was on the wire, and only the fields that the version carries appear
 Records become their batches, field by field, and a count of bytes after the last whole batch.
 """
 
+import re
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -28,6 +29,9 @@ _BROKER_TIME_MS_LAST = 4_000_000_000_000
 """Times between these two were chosen by a broker: what scenarios send lies before or after."""
 
 _LOG_APPEND_TIME_BIT = 8
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UUID_AS_KAFKA_WRITES_IT = re.compile(r"^[A-Za-z0-9_-]{22}$")
+
 _SETTINGS_THAT_NAME_PLACES = frozenset(
     {"listeners", "advertised.listeners", "controller.quorum.voters", "log.dir", "log.dirs"}
 )
@@ -42,6 +46,8 @@ def plain(message: msgspec.Struct, version: int, topic_ids: Mapping[bytes, str])
         value = getattr(message, field.name)
         if isinstance(field.kind, Blob) and field.kind.is_records:
             values[field.name] = _records(value)
+        elif isinstance(field.kind, Blob):
+            values[field.name] = None if value is None else bytes(value).hex()
         elif isinstance(field.kind, Nested):
             values[field.name] = _nested(value, version, topic_ids)
         elif isinstance(value, bytes):
@@ -51,6 +57,20 @@ def plain(message: msgspec.Struct, version: int, topic_ids: Mapping[bytes, str])
     if values.get("name") in _SETTINGS_THAT_NAME_PLACES and values.get("value"):
         values["value"] = "<place>"
     return values
+
+
+def renamed(value: Plain, made_up: Mapping[str, str]) -> Plain:
+    """The same answer with texts that the broker made up replaced by what the scenario calls them."""
+    if isinstance(value, dict):
+        return {key: renamed(inner, made_up) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [renamed(element, made_up) for element in value]
+    if not isinstance(value, str):
+        return value
+    shape = _UUID.sub("<uuid>", value)
+    if value not in made_up:
+        return shape
+    return f"<{made_up[value]}: {_UUID_AS_KAFKA_WRITES_IT.sub('<uuid>', shape)}>"
 
 
 def _nested(value: object, version: int, topic_ids: Mapping[bytes, str]) -> Plain:

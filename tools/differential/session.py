@@ -22,7 +22,7 @@ from penstock.protocol.messages.metadata import METADATA, MetadataRequest, Metad
 from penstock.protocol.schema import Api, Struct
 from tools.differential.broker import Broker, BrokerFailed
 from tools.differential.compare import Plain, labelled
-from tools.differential.replies import CLOSED, SILENT, plain
+from tools.differential.replies import CLOSED, SILENT, plain, renamed
 from tools.differential.steps import ANSWER_S_MAX, Ask, Memory, Send, Step, Topic
 from tools.differential.wire import Connection, ConnectionClosed, NoAnswer
 
@@ -80,9 +80,10 @@ class Session:
             self._disconnect()
             return f"(unreadable answer: {problem})"
         if isinstance(step, Ask) and step.saves is not None:
-            self._memory.saved[step.saves] = getattr(message, step.saves)
+            self._memory.saved[step.saves_as or step.saves] = getattr(message, step.saves)
         names = {bytes(topic_id): name for name, topic_id in self._memory.topic_ids.items()}
-        return labelled(plain(message, version, names))
+        made_up = {text: name for name, text in self._memory.saved.items() if isinstance(text, str) and text}
+        return labelled(renamed(plain(message, version, names), made_up))
 
     def _frame(self, step: Step) -> bytes:
         if isinstance(step, Send):

@@ -17,7 +17,12 @@ class Memory:
     """What one broker has said that later questions to it depend on."""
 
     topic_ids: dict[str, TopicId] = field(default_factory=dict)
-    saved: dict[str, int] = field(default_factory=dict)
+    saved: dict[str, Any] = field(default_factory=dict)
+    """Numbers, and texts that the broker made up, such as the ids of members."""
+
+    def known_as(self, name: str) -> str:
+        """What the broker calls whom the scenario calls `name`; the name itself before it has said so."""
+        return str(self.saved.get(name, name))
 
 
 Message = Struct | Callable[[Memory], Struct]
@@ -28,7 +33,8 @@ class Ask:
     """A request that the codec can write.
 
     `eventually`: brokers may take a moment to come to the same answer, so the question is repeated
-    while the answers differ. `saves`: an integer field of the answer that later questions use.
+    while the answers differ. `saves`: a field of the answer that later questions use, remembered by its
+    name or as `saves_as`.
     """
 
     name: str
@@ -37,6 +43,7 @@ class Ask:
     message: Message
     eventually: bool = False
     saves: str | None = None
+    saves_as: str | None = None
     patience_s: float = ANSWER_S_MAX
 
 

@@ -13,24 +13,36 @@ from typing import Any, NamedTuple
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.messages.alter_configs import ALTER_CONFIGS
 from penstock.protocol.messages.api_versions import API_VERSIONS
+from penstock.protocol.messages.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
+from penstock.protocol.messages.consumer_group_heartbeat import CONSUMER_GROUP_HEARTBEAT
 from penstock.protocol.messages.create_partitions import CREATE_PARTITIONS
 from penstock.protocol.messages.create_topics import CREATE_TOPICS
+from penstock.protocol.messages.delete_groups import DELETE_GROUPS
 from penstock.protocol.messages.delete_records import DELETE_RECORDS
 from penstock.protocol.messages.delete_topics import DELETE_TOPICS
 from penstock.protocol.messages.describe_cluster import DESCRIBE_CLUSTER
 from penstock.protocol.messages.describe_configs import DESCRIBE_CONFIGS
+from penstock.protocol.messages.describe_groups import DESCRIBE_GROUPS
 from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS
 from penstock.protocol.messages.describe_producers import DESCRIBE_PRODUCERS
 from penstock.protocol.messages.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
 from penstock.protocol.messages.fetch import FETCH
 from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR
+from penstock.protocol.messages.heartbeat import HEARTBEAT
 from penstock.protocol.messages.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
 from penstock.protocol.messages.init_producer_id import INIT_PRODUCER_ID
+from penstock.protocol.messages.join_group import JOIN_GROUP
+from penstock.protocol.messages.leave_group import LEAVE_GROUP
 from penstock.protocol.messages.list_config_resources import LIST_CONFIG_RESOURCES
+from penstock.protocol.messages.list_groups import LIST_GROUPS
 from penstock.protocol.messages.list_offsets import LIST_OFFSETS
 from penstock.protocol.messages.metadata import METADATA
+from penstock.protocol.messages.offset_commit import OFFSET_COMMIT
+from penstock.protocol.messages.offset_delete import OFFSET_DELETE
+from penstock.protocol.messages.offset_fetch import OFFSET_FETCH
 from penstock.protocol.messages.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
 from penstock.protocol.messages.produce import PRODUCE
+from penstock.protocol.messages.sync_group import SYNC_GROUP
 from penstock.security.access import CLUSTER, Authorizer, Operation, Principal, Resource, ResourceType
 from penstock.types import TopicId
 
@@ -85,6 +97,10 @@ def _deleted_topics(request: Any, image: ClusterImage) -> Iterable[str]:
     return [*request.topic_names, *_topics("topics", "name")(request, image)]
 
 
+def _fetched_groups(request: Any, image: ClusterImage) -> Iterable[str]:
+    return [request.group_id, *(group.group_id for group in request.groups)]
+
+
 TOPIC, GROUP, ON_CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 
 ACCESS: dict[int, AccessRow] = {
@@ -110,6 +126,18 @@ ACCESS: dict[int, AccessRow] = {
     DESCRIBE_PRODUCERS.key: AccessRow(Operation.READ, TOPIC, _named("topics", "name")),
     LIST_CONFIG_RESOURCES.key: AccessRow(Operation.DESCRIBE_CONFIGS, ON_CLUSTER, _cluster),
     DESCRIBE_TOPIC_PARTITIONS.key: AccessRow(Operation.DESCRIBE, TOPIC, _named("topics", "name")),
+    OFFSET_COMMIT.key: AccessRow(Operation.READ, GROUP, _named("group_id")),
+    OFFSET_FETCH.key: AccessRow(Operation.DESCRIBE, GROUP, _fetched_groups),
+    OFFSET_DELETE.key: AccessRow(Operation.DELETE, GROUP, _named("group_id")),
+    JOIN_GROUP.key: AccessRow(Operation.READ, GROUP, _named("group_id")),
+    SYNC_GROUP.key: AccessRow(Operation.READ, GROUP, _named("group_id")),
+    HEARTBEAT.key: AccessRow(Operation.READ, GROUP, _named("group_id")),
+    LEAVE_GROUP.key: AccessRow(Operation.READ, GROUP, _named("group_id")),
+    CONSUMER_GROUP_HEARTBEAT.key: AccessRow(Operation.READ, GROUP, _named("group_id")),
+    LIST_GROUPS.key: AccessRow(Operation.DESCRIBE, ON_CLUSTER, _nothing),
+    DESCRIBE_GROUPS.key: AccessRow(Operation.DESCRIBE, GROUP, _named("groups")),
+    CONSUMER_GROUP_DESCRIBE.key: AccessRow(Operation.DESCRIBE, GROUP, _named("group_ids")),
+    DELETE_GROUPS.key: AccessRow(Operation.DELETE, GROUP, _named("groups_names")),
 }
 
 

@@ -6,19 +6,27 @@ on disk is checked and durable; everything that was acknowledged is durable befo
 
 import asyncio
 import os
-import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
+from penstock.broker.cleaner import ProcessCleaner
 from penstock.broker.cluster import Cluster
+from penstock.broker.compaction import Compaction
+from penstock.broker.compaction import Means as CleaningMeans
 from penstock.broker.connection import Shared
+from penstock.broker.coordination import Means
+from penstock.broker.failures import notice_bug, report_failure, stop_on_failure
+from penstock.broker.group_coordinator import GroupCoordinator, group_shards
+from penstock.broker.group_reports import GroupReports
 from penstock.broker.quotas import NoQuotas, Quotas
+from penstock.broker.record_times import RecordTimes
 from penstock.broker.router import Router
 from penstock.broker.routes import Parts, add_routes
 from penstock.broker.server import Server
 from penstock.broker.storage import Storage
+from penstock.broker.topic_creation import TopicCreation
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Listener
 from penstock.controller.topics import Decision, bump_leader_epochs, register_broker
@@ -68,6 +76,8 @@ class RunningBroker:
         self.cluster = cluster
         self.storage = storage
         self.server = server
+        self.compaction: Compaction
+        self.groups: GroupReports
         self.listeners: tuple[Listener, ...] = ()
         """With their real ports."""
         self.failure: str | None = None
@@ -77,71 +87,133 @@ class RunningBroker:
         return self.failure or self.storage.partitions.failure
 
 
+class _Foundation(NamedTuple):
+    """What everything else stands on: the data directory, opened and recovered."""
+
+    directory: DataDirectory
+    cluster: Cluster
+    storage: Storage
+    pool: WorkerPool
+    storage_worker: Worker
+
+
 @asynccontextmanager
 async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[RunningBroker]:
     """A broker that serves within the block and has stopped cleanly after it."""
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
-        directory, store = _open_directory(config, world, stack)
-        image = _opening_image(directory, store, was_clean=directory.take_clean_mark())
-        workers = [Worker(name, loop) for name in ("flush", "storage", "metadata")]
-        pool = WorkerPool("read", COLD_READ_THREADS, loop)
-        stack.callback(pool.stop)
-        for worker in workers:
-            stack.callback(worker.stop)
-        cluster = Cluster(store, workers[2], image, config, directory.release_reserve)
-        storage = Storage(directory, lambda: cluster.config, (workers[0], workers[1]), world.clock, world.log)
-        storage.open(image)
-        await storage.settle()
-        stack.push_async_callback(storage.close)
-        cluster.subscribe(storage.follow)
-
+        found = await _open_storage(config, world, stack)
+        cluster, storage = found.cluster, found.storage
         router = Router((), world.authorizer, world.quotas, lambda: cluster.image)
-        tasks = Tasks(_report_failure(world.log))
-        network = config.network
-        shared = Shared(
-            router,
-            tasks,
-            bytearray(RECEIVE_BUFFER_BYTES),
-            network.request_bytes_max,
-            network.request_bytes_in_flight_max,
-            _report_failure(world.log),
-        )
-        server = Server(shared, network, world.authorizer, world.log)
-        broker = RunningBroker(cluster, storage, server)
+        tasks = Tasks(report_failure(world.log))
+        shared = _shared(config, router, tasks, world)
+        broker = RunningBroker(cluster, storage, Server(shared, config.network, world.authorizer, world.log))
         stack.callback(loop.set_exception_handler, loop.get_exception_handler())
-        loop.set_exception_handler(_notice_bug(broker, world.log))
+        loop.set_exception_handler(notice_bug(broker, world.log))
+        groups = _coordinate_groups(broker, found.pool, world, stack)
         parts = Parts(
             cluster=cluster,
             storage=storage,
-            directory=directory,
-            pool=pool,
+            groups=groups,
+            creation=TopicCreation(cluster, world.clock, world.randomness),
+            directory=found.directory,
+            pool=found.pool,
             tasks=tasks,
             clock=world.clock,
             randomness=world.randomness,
-            data_path=_absolute(directory.logs_path),
+            data_path=_absolute(found.directory.logs_path),
             reply_room=lambda: REPLY_BYTES_TOTAL_MAX - shared.reply_bytes_queued,
         )
         add_routes(router, parts)
         stack.push_async_callback(tasks.stop)
-        writer = Tasks(_stop_on_failure(broker, world.log))
-        stack.push_async_callback(writer.stop)
-
-        tls = {name: TlsListener(name, setting) for name, setting in config.tls.items()}
-        stack.push_async_callback(_stop_serving, server, storage, world.log)
-        broker.listeners = await _listen(config, server, tls)
-        await _register(cluster, config, broker.listeners, writer)
-        background = Tasks(_stop_on_failure(broker, world.log))
-        stack.push_async_callback(background.stop)
-        background.start(storage.run(), "storage")
-        background.start(storage.run_checkpoints(), "checkpoints")
-        background.start(storage.run_retention(), "retention")
-        background.start(_keep_reserve(directory, workers[1], world.log), "reserve")
-        background.start(server.sweep(), "connections")
-        if tls:
-            background.start(_reload_certificates(tls, world.log), "certificates")
-        await server.serve()
+        await _start_serving(config, broker, found, world, stack)
         yield broker
+
+
+async def _open_storage(config: BrokerConfig, world: World, stack: AsyncExitStack) -> _Foundation:
+    loop = asyncio.get_running_loop()
+    directory, store = _open_directory(config, world, stack)
+    image = _opening_image(directory, store, was_clean=directory.take_clean_mark())
+    workers = [Worker(name, loop) for name in ("flush", "storage", "metadata")]
+    pool = WorkerPool("read", COLD_READ_THREADS, loop)
+    stack.callback(pool.stop)
+    for worker in workers:
+        stack.callback(worker.stop)
+    cluster = Cluster(store, workers[2], image, config, directory.release_reserve)
+    storage = Storage(directory, lambda: cluster.config, (workers[0], workers[1]), world.clock, world.log)
+    storage.open(image)
+    await storage.settle()
+    stack.push_async_callback(storage.close)
+    cluster.subscribe(storage.follow)
+    return _Foundation(directory, cluster, storage, pool, workers[1])
+
+
+def _shared(config: BrokerConfig, router: Router, tasks: Tasks, world: World) -> Shared:
+    return Shared(
+        router,
+        tasks,
+        bytearray(RECEIVE_BUFFER_BYTES),
+        config.network.request_bytes_max,
+        config.network.request_bytes_in_flight_max,
+        report_failure(world.log),
+    )
+
+
+def _coordinate_groups(
+    broker: RunningBroker, pool: WorkerPool, world: World, stack: AsyncExitStack
+) -> GroupCoordinator:
+    cluster, storage = broker.cluster, broker.storage
+    loaders = Tasks(stop_on_failure(broker, world.log))
+    means = Means(
+        partitions=storage.partitions,
+        pool=pool,
+        tasks=loaders,
+        clock=world.clock,
+        log=world.log,
+        on_full=storage.note_full,
+        on_failed=storage.fail,
+        turn=asyncio.Lock(),
+    )
+    shards = group_shards(cluster, means, world.randomness)
+    stack.callback(shards.close)
+    stack.push_async_callback(loaders.stop)
+    groups = GroupCoordinator(shards, cluster, TopicCreation(cluster, world.clock, world.randomness))
+    times = RecordTimes(pool, world.clock, storage.damage)
+    broker.groups = GroupReports(groups, storage.partitions, times, world.clock)
+    return groups
+
+
+async def _start_serving(
+    config: BrokerConfig, broker: RunningBroker, found: _Foundation, world: World, stack: AsyncExitStack
+) -> None:
+    server, storage = broker.server, broker.storage
+    writer = Tasks(stop_on_failure(broker, world.log))
+    stack.push_async_callback(writer.stop)
+    tls = {name: TlsListener(name, setting) for name, setting in config.tls.items()}
+    stack.push_async_callback(_stop_serving, server, storage, world.log)
+    broker.listeners = await _listen(config, server, tls)
+    await _register(broker.cluster, config, broker.listeners, writer)
+    background = Tasks(stop_on_failure(broker, world.log))
+    broker.compaction = _compaction(broker, found.directory, found.storage_worker, world)
+    stack.push_async_callback(broker.compaction.cleaner.rest)
+    stack.push_async_callback(background.stop)
+    background.start(broker.compaction.run(), "compaction")
+    background.start(storage.run(), "storage")
+    background.start(storage.run_checkpoints(), "checkpoints")
+    background.start(storage.run_retention(), "retention")
+    background.start(_keep_reserve(found.directory, found.storage_worker, world.log), "reserve")
+    background.start(server.sweep(), "connections")
+    if tls:
+        background.start(_reload_certificates(tls, world.log), "certificates")
+    await server.serve()
+
+
+def _compaction(broker: RunningBroker, directory: DataDirectory, worker: Worker, world: World) -> Compaction:
+    means = CleaningMeans(directory, worker, world.clock, world.log)
+    compaction = Compaction(broker.storage, lambda: broker.cluster.config.cleaner, ProcessCleaner(), means)
+    compaction.open()
+    broker.cluster.subscribe(compaction.follow)
+    return compaction
 
 
 def _absolute(path: str) -> str:
@@ -163,6 +235,8 @@ def _open_directory(
             f"{directory.metadata_path} is missing although {directory.logs_path} holds records: "
             "restore it from a backup, or move the logs away to begin anew"
         )
+    # SQLite would let everybody read it who the process lets read its files, not as the logs are.
+    world.disk.open(directory.metadata_path, create=True).release()
     store = SqliteStore(directory.metadata_path)
     stack.callback(store.close)
     return directory, store
@@ -258,44 +332,3 @@ async def _reload_certificates(tls: dict[str, TlsListener], log: Log) -> None:
                     log.info("tls.reloaded", listener=name)
             except ConfigError as problem:
                 log.error("tls.not_reloaded", listener=name, reason=str(problem))
-
-
-def _report_failure(log: Log) -> Callable[[str, BaseException], None]:
-    """A request that failed is one client's trouble; it is said once, loudly."""
-
-    def report(name: str, failure: BaseException) -> None:
-        log.error("task.failed", task=name, reason=repr(failure), traceback=_traceback(failure))
-
-    return report
-
-
-def _stop_on_failure(broker: RunningBroker, log: Log) -> Callable[[str, BaseException], None]:
-    """Without one of these tasks the broker would only seem to work."""
-
-    def failed(name: str, failure: BaseException) -> None:
-        log.error("task.failed", task=name, reason=repr(failure), traceback=_traceback(failure))
-        broker.failure = f"the task {name!r} ended: {failure!r}"
-
-    return failed
-
-
-def _notice_bug(
-    broker: RunningBroker, log: Log
-) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
-    """A callback that raised may have left something half done: the broker is no longer ready."""
-
-    def notice(_: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
-        failure = details.get("exception")
-        message = str(details.get("message"))
-        if isinstance(failure, OSError):  # a peer's connection, not our state
-            log.warning("connection.broken", reason=f"{message}: {failure}")
-            return
-        where = _traceback(failure) if failure is not None else ""
-        log.error("callback.failed", reason=message, traceback=where)
-        broker.failure = f"an internal error: {message} {failure!r}"
-
-    return notice
-
-
-def _traceback(failure: BaseException) -> str:
-    return "".join(traceback.format_exception(failure))

@@ -26,8 +26,8 @@ class Retention:
             return
         # Reading the newest timestamps of old segments may wait for the device.
         await self._worker.run(partition.segment_facts)
-        if partition.offline is not None:
-            return  # its topic was deleted meanwhile
+        if partition.offline is not None or partition.log.is_swapping:
+            return  # its topic was deleted meanwhile, or compaction is replacing segments just now
         policy = self._policy(partition)
         facts, now_ms = partition.segment_facts(), self._clock.wall_ms()
         try:

@@ -5,28 +5,41 @@ from typing import NamedTuple
 
 from penstock.broker.apis.alter_configs import AlterConfigs
 from penstock.broker.apis.api_versions import ApiVersions
+from penstock.broker.apis.consumer_group_describe import ConsumerGroupDescribe
+from penstock.broker.apis.consumer_group_heartbeat import ConsumerGroupHeartbeat
 from penstock.broker.apis.create_partitions import CreatePartitions
 from penstock.broker.apis.create_topics import CreateTopics
+from penstock.broker.apis.delete_groups import DeleteGroups
 from penstock.broker.apis.delete_records import DeleteRecords
 from penstock.broker.apis.delete_topics import DeleteTopics
 from penstock.broker.apis.describe_cluster import DescribeCluster
 from penstock.broker.apis.describe_configs import DescribeConfigs
+from penstock.broker.apis.describe_groups import DescribeGroups
 from penstock.broker.apis.describe_log_dirs import DescribeLogDirs
 from penstock.broker.apis.describe_producers import DescribeProducers
 from penstock.broker.apis.describe_topic_partitions import DescribeTopicPartitions
 from penstock.broker.apis.fetch import Fetch
 from penstock.broker.apis.find_coordinator import FindCoordinator
+from penstock.broker.apis.heartbeat import Heartbeat
 from penstock.broker.apis.incremental_alter_configs import IncrementalAlterConfigs
 from penstock.broker.apis.init_producer_id import InitProducerId
+from penstock.broker.apis.join_group import JoinGroup
+from penstock.broker.apis.leave_group import LeaveGroup
 from penstock.broker.apis.list_config_resources import ListConfigResources
+from penstock.broker.apis.list_groups import ListGroups
 from penstock.broker.apis.list_offsets import ListOffsets
 from penstock.broker.apis.metadata import Metadata
+from penstock.broker.apis.offset_commit import OffsetCommit
+from penstock.broker.apis.offset_delete import OffsetDelete
+from penstock.broker.apis.offset_fetch import OffsetFetch
 from penstock.broker.apis.offset_for_leader_epoch import OffsetForLeaderEpoch
 from penstock.broker.apis.produce import ACKS_NONE, Produce, require_few_batches
+from penstock.broker.apis.sync_group import SyncGroup
 from penstock.broker.appending import Appending
 from penstock.broker.cluster import Cluster
 from penstock.broker.fetch_reads import FetchReads
-from penstock.broker.fetch_sessions import FetchSessions
+from penstock.broker.fetch_sessions import FetchSessions, RecalledFetch
+from penstock.broker.group_coordinator import GroupCoordinator
 from penstock.broker.router import Route, Router, never_waits
 from penstock.broker.storage import Storage
 from penstock.broker.topic_creation import TopicCreation
@@ -38,24 +51,37 @@ from penstock.limits import DECODED_PARTITION_BYTES, DECODED_REQUEST_BYTES
 from penstock.log.data_directory import DataDirectory
 from penstock.protocol.messages.alter_configs import ALTER_CONFIGS
 from penstock.protocol.messages.api_versions import API_VERSIONS
+from penstock.protocol.messages.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
+from penstock.protocol.messages.consumer_group_heartbeat import CONSUMER_GROUP_HEARTBEAT
 from penstock.protocol.messages.create_partitions import CREATE_PARTITIONS
 from penstock.protocol.messages.create_topics import CREATE_TOPICS
+from penstock.protocol.messages.delete_groups import DELETE_GROUPS
 from penstock.protocol.messages.delete_records import DELETE_RECORDS
 from penstock.protocol.messages.delete_topics import DELETE_TOPICS
 from penstock.protocol.messages.describe_cluster import DESCRIBE_CLUSTER
 from penstock.protocol.messages.describe_configs import DESCRIBE_CONFIGS
+from penstock.protocol.messages.describe_groups import DESCRIBE_GROUPS
 from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS
 from penstock.protocol.messages.describe_producers import DESCRIBE_PRODUCERS
 from penstock.protocol.messages.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
 from penstock.protocol.messages.fetch import FETCH, FetchRequest
 from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR
+from penstock.protocol.messages.heartbeat import HEARTBEAT
 from penstock.protocol.messages.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
 from penstock.protocol.messages.init_producer_id import INIT_PRODUCER_ID
+from penstock.protocol.messages.join_group import JOIN_GROUP
+from penstock.protocol.messages.leave_group import LEAVE_GROUP
 from penstock.protocol.messages.list_config_resources import LIST_CONFIG_RESOURCES
+from penstock.protocol.messages.list_groups import LIST_GROUPS
 from penstock.protocol.messages.list_offsets import LIST_OFFSETS
 from penstock.protocol.messages.metadata import METADATA
+from penstock.protocol.messages.offset_commit import OFFSET_COMMIT
+from penstock.protocol.messages.offset_delete import OFFSET_DELETE
+from penstock.protocol.messages.offset_fetch import OFFSET_FETCH
 from penstock.protocol.messages.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
 from penstock.protocol.messages.produce import PRODUCE, ProduceRequest
+from penstock.protocol.messages.sync_group import SYNC_GROUP
+from penstock.protocol.schema import Struct
 
 
 class Parts(NamedTuple):
@@ -63,6 +89,8 @@ class Parts(NamedTuple):
 
     cluster: Cluster
     storage: Storage
+    groups: GroupCoordinator
+    creation: TopicCreation
     directory: DataDirectory
     pool: WorkerPool
     tasks: Tasks
@@ -74,8 +102,14 @@ class Parts(NamedTuple):
 
 
 def add_routes(router: Router, parts: Parts) -> None:
-    for route in [*_data_routes(parts), *_metadata_routes(router, parts), *_config_routes(parts)]:
-        router.add(route)
+    for routes in (
+        _data_routes(parts),
+        _metadata_routes(router, parts),
+        _group_routes(parts),
+        _config_routes(parts),
+    ):
+        for route in routes:
+            router.add(route)
 
 
 def weigh_produce(request: ProduceRequest, frame_bytes: int) -> int:
@@ -91,8 +125,15 @@ def weigh_produce(request: ProduceRequest, frame_bytes: int) -> int:
 
 def weigh_fetch(request: FetchRequest, frame_bytes: int) -> int:
     """What waits are its partitions. Those that a session adds are counted there."""
+    if isinstance(request, RecalledFetch):
+        return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * len(request.wanted)
     count = sum([len(topic.partitions) for topic in request.topics])
     return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * count
+
+
+def weigh_parked(request: Struct, frame_bytes: int) -> int:
+    """A member that waits for others. What it said is the group's by now, and is bounded there."""
+    return DECODED_REQUEST_BYTES
 
 
 def _data_routes(parts: Parts) -> list[Route]:
@@ -126,18 +167,35 @@ def _data_routes(parts: Parts) -> list[Route]:
 
 
 def _metadata_routes(router: Router, parts: Parts) -> list[Route]:
-    cluster = parts.cluster
-    creation = TopicCreation(cluster, parts.clock, parts.randomness)
+    cluster, creation = parts.cluster, parts.creation
     return [
         Route(API_VERSIONS, ApiVersions(router.supported), weigh=never_waits),
         Route(METADATA, Metadata(cluster, creation)),
-        Route(FIND_COORDINATOR, FindCoordinator(cluster), weigh=never_waits),
+        Route(FIND_COORDINATOR, FindCoordinator(cluster, parts.groups.ensure_topic)),
         Route(CREATE_TOPICS, CreateTopics(cluster, creation)),
         Route(DELETE_TOPICS, DeleteTopics(cluster)),
         Route(CREATE_PARTITIONS, CreatePartitions(cluster)),
         Route(INIT_PRODUCER_ID, InitProducerId(cluster)),
         Route(DESCRIBE_CLUSTER, DescribeCluster(cluster), weigh=never_waits),
         Route(DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitions(cluster), weigh=never_waits),
+    ]
+
+
+def _group_routes(parts: Parts) -> list[Route]:
+    groups, cluster = parts.groups, parts.cluster
+    return [
+        Route(JOIN_GROUP, JoinGroup(groups), weigh=weigh_parked),
+        Route(SYNC_GROUP, SyncGroup(groups), weigh=weigh_parked),
+        Route(HEARTBEAT, Heartbeat(groups)),
+        Route(LEAVE_GROUP, LeaveGroup(groups)),
+        Route(OFFSET_COMMIT, OffsetCommit(groups, cluster, parts.clock)),
+        Route(OFFSET_FETCH, OffsetFetch(groups, cluster)),
+        Route(OFFSET_DELETE, OffsetDelete(groups, cluster)),
+        Route(CONSUMER_GROUP_HEARTBEAT, ConsumerGroupHeartbeat(groups)),
+        Route(CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribe(groups)),
+        Route(LIST_GROUPS, ListGroups(groups)),
+        Route(DESCRIBE_GROUPS, DescribeGroups(groups)),
+        Route(DELETE_GROUPS, DeleteGroups(groups)),
     ]
 
 

@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "topic": ("penstock.cli.topic", "Create, list, describe, alter, truncate and delete topics."),
     "produce": ("penstock.cli.produce", "Write records to a topic."),
     "consume": ("penstock.cli.consume", "Print the records of a topic."),
+    "group": ("penstock.cli.group", "List, describe, reset and delete consumer groups."),
     "log-dirs": ("penstock.cli.log_dirs", "Show how much disk each partition takes."),
     "dump-log": ("penstock.cli.dump_log", "Print or verify the files of a log, without a broker."),
     "check-config": ("penstock.cli.check_config", "Check settings without starting a broker."),

@@ -21,6 +21,8 @@ TOPIC_NAME_RULE: Final = (
 BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
 TIMEOUT_S_DEFAULT: Final = 10.0
 TIMEOUT_S_MAX: Final = 86_400.0
+GROUP_NAME_BYTES_MAX: Final = 32_767
+"""Kafka's short strings hold no more."""
 
 
 def new_app(**options: Any) -> typer.Typer:
@@ -97,6 +99,16 @@ def topic_names(given: Any) -> Any:
             raise typer.BadParameter(f"{name!a} cannot be the name of a topic: it is not UTF-8")
         if TOPIC_NAME.fullmatch(name) is None:
             raise typer.BadParameter(f"{name!r} cannot be the name of a topic: {TOPIC_NAME_RULE}")
+    return given
+
+
+def group_names(given: Any) -> Any:
+    """The same for arguments that name consumer groups."""
+    for name in [given] if isinstance(given, str) else given or ():
+        if not is_utf8(name):
+            raise typer.BadParameter(f"{name!a} cannot be the name of a group: it is not UTF-8")
+        if not 1 <= len(name.encode()) <= GROUP_NAME_BYTES_MAX:
+            raise typer.BadParameter(f"the name of a group has 1 to {GROUP_NAME_BYTES_MAX} bytes")
     return given
 
 

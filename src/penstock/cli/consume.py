@@ -1,7 +1,8 @@
 """`penstock consume`: the records of a topic, printed.
 
 It reads partitions by assignment, without a consumer group: nothing is committed, and nobody else is
-disturbed. Unless it follows, it prints what was there when it began, and ends.
+disturbed. Unless it follows, it prints what was there when it began, and ends. With --group it is a
+member of one: consume_group.py.
 """
 
 import signal
@@ -9,16 +10,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from penstock.cli.command import client_command, examples, topic_names
+from penstock.cli.command import client_command, examples, group_names, topic_names
 from penstock.cli.record_output import Form, Forms, Incoming, formatter
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
     from penstock.cli.connection import Broker
+    from penstock.cli.consume_group import GroupReader
     from penstock.cli.times import Place
 
 RECORDS_AT_ONCE: Final = 1_000
@@ -32,12 +35,18 @@ EXAMPLES = examples(
     ("Ten records of one partition from an offset",
      "penstock consume orders --partition 0 --from 1250 --max 10"),
     ("Keys and offsets", "penstock consume orders --format '%p/%o %k: %v'"),
+    ("As a member of a group, which keeps its place", "penstock consume orders --group billing"),
     ("For jq", "penstock consume orders --format json | jq .value"),
 )  # fmt: skip
 
 
 def add_to(app: typer.Typer) -> None:
     app.command("consume", help="Print the records of a topic.", epilog=EXAMPLES)(consume)
+
+
+class GroupProtocol(Enum):
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
 
 
 class Span(NamedTuple):
@@ -80,9 +89,20 @@ def consume(
     ] = "raw",
     key_format: Annotated[Form, typer.Option(help="text, hex or base64.")] = Form.TEXT,
     value_format: Annotated[Form, typer.Option(help="text, hex or base64.")] = Form.TEXT,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            callback=group_names,
+            help="Read as a member of this group and commit what was printed. --from says where "
+            "to begin if nothing is committed.",
+        ),
+    ] = None,
+    protocol: Annotated[
+        GroupProtocol, typer.Option(help="How to be a member: consumer is the protocol of KIP-848.")
+    ] = GroupProtocol.CLASSIC,
 ) -> None:
-    from penstock.cli.admin import Admin
     from penstock.cli.cluster import find_topic
+    from penstock.cli.consume_group import GroupReader, Membership
     from penstock.cli.times import Kind
 
     if until_end and follow:
@@ -93,14 +113,26 @@ def consume(
         written = formatter(format_, Forms(key_format, value_format))
     except ValueError as problem:
         raise typer.BadParameter(str(problem), param_hint="--format") from None
-    chosen = _chosen(topic, find_topic(broker, topic).numbers, partition)
-    admin = Admin(broker)
-    spans = admin.span(topic, chosen)
-    found = None
-    if place.kind not in (Kind.EARLIEST, Kind.LATEST, Kind.OFFSET):
-        found = {number: at.offset for number, at in admin.offsets(topic, chosen, place).items()}
-    plan = plan_reading(place, spans, found, follows=follows)
+    numbers = find_topic(broker, topic).numbers
+    if group is not None:
+        _check_group_options(place, partition)
+        membership = Membership(group, protocol.value, place.kind.value)
+        _read(GroupReader(broker, topic, membership, maximum, follows=follows), written, follows=follows)
+        return
+    plan = _plan(broker, topic, _chosen(topic, numbers, partition), place, follows=follows)
     _read(Reader(broker, topic, plan, maximum), written, follows=follows)
+
+
+def _check_group_options(place: "Place", partitions: Sequence[int] | None) -> None:
+    from penstock.cli.times import Kind
+
+    if partitions:
+        raise typer.BadParameter("the group decides who reads which; leave --partition or --group out")
+    if place.kind not in (Kind.EARLIEST, Kind.LATEST):
+        raise typer.BadParameter(
+            "a group goes on where it has committed; move it first with `penstock group reset`",
+            param_hint="--from",
+        )
 
 
 def _place(start: str) -> "Place":
@@ -120,6 +152,20 @@ def _chosen(topic: str, existing: Sequence[int], wanted: Sequence[int] | None) -
         if number not in existing:
             raise CommandFailed(no_partition(topic, existing, number))
     return chosen
+
+
+def _plan(
+    broker: "Broker", topic: str, partitions: Sequence[int], place: "Place", *, follows: bool
+) -> dict[int, Span]:
+    from penstock.cli.admin import Admin
+    from penstock.cli.times import Kind
+
+    admin = Admin(broker)
+    spans = admin.span(topic, list(partitions))
+    found = None
+    if place.kind not in (Kind.EARLIEST, Kind.LATEST, Kind.OFFSET):
+        found = {number: at.offset for number, at in admin.offsets(topic, list(partitions), place).items()}
+    return plan_reading(place, spans, found, follows=follows)
 
 
 def plan_reading(
@@ -175,6 +221,9 @@ class Reader:
         self._check_heard(bool(messages))
         return records
 
+    def printed(self, records: Sequence[Incoming]) -> None:
+        """Nobody's place is kept here."""
+
     def close(self) -> None:
         if self._consumer is not None:
             self._consumer.close()
@@ -214,7 +263,7 @@ class Reader:
                 return None  # came after we began
         if self._left is not None:
             self._left -= 1
-        return _incoming(message)
+        return incoming(message)
 
     def _event(self, number: int, error: Any) -> None:
         from confluent_kafka import KafkaError
@@ -259,7 +308,7 @@ def _tell_lost(error: Any) -> None:
         typer.echo("penstock: the connection to the broker is lost; trying again", err=True)
 
 
-def _incoming(message: Any) -> Incoming:
+def incoming(message: Any) -> Incoming:
     _, timestamp = message.timestamp()
     return Incoming(
         message.topic(),
@@ -272,7 +321,7 @@ def _incoming(message: Any) -> Incoming:
     )
 
 
-def _read(reader: Reader, written: Callable[[Incoming], bytes], *, follows: bool) -> None:
+def _read(reader: "Reader | GroupReader", written: Callable[[Incoming], bytes], *, follows: bool) -> None:
     output = sys.stdout.buffer
     try:
         while not reader.is_done:
@@ -281,6 +330,7 @@ def _read(reader: Reader, written: Callable[[Incoming], bytes], *, follows: bool
             if records:
                 output.write(b"".join(map(written, records)))
                 output.flush()
+                reader.printed(records)
     except KeyboardInterrupt:
         if not follows:  # somebody did not want to wait for the end
             raise

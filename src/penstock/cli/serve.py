@@ -67,6 +67,7 @@ async def _serve(config: BrokerConfig) -> None:
     from penstock.host.clock import SystemClock
     from penstock.host.tasks import Tasks
     from penstock.http.server import HttpServer
+    from penstock.http.sources import Sources
     from penstock.observability.logs import StreamLog
 
     stop = asyncio.Event()
@@ -75,7 +76,8 @@ async def _serve(config: BrokerConfig) -> None:
         loop.add_signal_handler(number, stop.set)
     world = World(log=StreamLog(SystemClock()))
     async with running_broker(config, world) as broker:
-        http = HttpServer(config.http, broker.not_ready)
+        sources = Sources(broker.groups, broker.storage, broker.server, broker.compaction)
+        http = HttpServer(config.http, broker.not_ready, sources)
         excuses = Tasks(lambda name, failure: world.log.error("task.failed", task=name, reason=repr(failure)))
 
         def excuse(_: str, failure: BaseException) -> None:

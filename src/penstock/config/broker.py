@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from penstock.config.broker_settings import LISTENER_PREFIX
+from penstock.config.groups import GroupConfig
 from penstock.config.layers import NOTHING, NOTHING_GIVEN, Given, value_of
 from penstock.config.listeners import (
     Address,
@@ -63,6 +64,15 @@ class LogConfig(NamedTuple):
     producer_expiry_ms: int
 
 
+class CleanerConfig(NamedTuple):
+    """How compacted logs are cleaned."""
+
+    is_enabled: bool
+    backoff_ms: int
+    memory_bytes: int
+    bytes_per_second_max: float
+
+
 class TlsConfig(NamedTuple):
     keystore_path: str
     """PEM: the private key and the certificate chain."""
@@ -84,6 +94,8 @@ class BrokerConfig(NamedTuple):
     network: NetworkConfig
     fetch: FetchConfig
     log: LogConfig
+    cleaner: CleanerConfig
+    groups: GroupConfig
     topic_defaults: TopicConfig
 
     @classmethod
@@ -101,6 +113,8 @@ class BrokerConfig(NamedTuple):
             network=_network(given),
             fetch=_fetch(given),
             log=_log(given),
+            cleaner=_cleaner(given),
+            groups=GroupConfig.of(given),
             topic_defaults=TopicConfig.defaults(given),
         )
 
@@ -173,6 +187,15 @@ def _log(given: Given) -> LogConfig:
     return LogConfig(
         retention_check_ms=value_of("log.retention.check.interval.ms", given),
         producer_expiry_ms=value_of("producer.id.expiration.ms", given),
+    )
+
+
+def _cleaner(given: Given) -> CleanerConfig:
+    return CleanerConfig(
+        is_enabled=value_of("log.cleaner.enable", given),
+        backoff_ms=value_of("log.cleaner.backoff.ms", given),
+        memory_bytes=value_of("log.cleaner.dedupe.buffer.size", given),
+        bytes_per_second_max=value_of("log.cleaner.io.max.bytes.per.second", given),
     )
 
 

@@ -5,9 +5,13 @@ topics' declarations, so that a default or a bound is written down once. They ca
 the broker runs; of the rest only those whose reader asks again each time.
 """
 
+from penstock.config.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
 from penstock.config.setting import ConfigType, Rule, Setting, by_name
 from penstock.config.topic_settings import TOPIC_SETTINGS
 from penstock.limits import (
+    CLEANER_BACKOFF_MS,
+    CLEANER_MEMORY_BYTES,
+    CLEANER_MEMORY_BYTES_MIN,
     CONNECTION_IDLE_MS_MAX,
     CONNECTIONS_MAX,
     FETCH_BYTES_MAX,
@@ -23,10 +27,14 @@ from penstock.limits import (
 )
 
 BOOLEAN, STRING, INT, LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
-LIST, PASSWORD = ConfigType.LIST, ConfigType.PASSWORD
+LIST, PASSWORD, DOUBLE = ConfigType.LIST, ConfigType.PASSWORD, ConfigType.DOUBLE
+
+_DOUBLE_MAX = 1.7976931348623157e308
 
 # What monitoring tools take for the version of Kafka they talk to.
 PROTOCOL_VERSION = "4.2"
+
+ONE_CLEANER = "none: one process cleans one log at a time"
 
 LISTENER_PREFIX = "listener.name."
 """`listener.name.<name>.ssl.keystore.location` is ssl.keystore.location for one listener."""
@@ -103,7 +111,9 @@ _LISTENERS = (
         ),
         "The protocol of each listener name: PLAINTEXT or SSL.",
     ),
-    Setting("http.listener", STRING, "127.0.0.1:8080", "Where health is served over HTTP."),
+    Setting(
+        "http.listener", STRING, "127.0.0.1:8080", "Where health, metrics and groups are served over HTTP."
+    ),
 )
 
 # Each may also be set for one listener, as listener.name.<name>.<setting>.
@@ -256,6 +266,51 @@ _LOG = (
     ),
 )
 
+_COMPACTION = (
+    Setting("log.cleaner.enable", BOOLEAN, True, "Whether compacted topics are cleaned at all.", reload=True),
+    Setting(
+        "log.cleaner.backoff.ms",
+        LONG,
+        CLEANER_BACKOFF_MS,
+        "How long to wait before looking again, when no log was worth cleaning.",
+        minimum=0,
+        reload=True,
+    ),
+    Setting(
+        "log.cleaner.dedupe.buffer.size",
+        LONG,
+        CLEANER_MEMORY_BYTES,
+        "The memory in which a cleaning keeps the keys it has seen, 27 to 64 bytes for each.",
+        minimum=CLEANER_MEMORY_BYTES_MIN,
+        reload=True,
+    ),
+    Setting(
+        "log.cleaner.io.max.bytes.per.second",
+        DOUBLE,
+        _DOUBLE_MAX,
+        "How fast a cleaning may read and write, both counted together.",
+        minimum=1,
+        reload=True,
+    ),
+    Setting("log.cleaner.threads", INT, 1, "The logs cleaned at once.", minimum=0, effect=ONE_CLEANER),
+    Setting(
+        "log.cleaner.io.buffer.size",
+        INT,
+        512 * 1024,
+        "The memory for reading and writing.",
+        minimum=0,
+        effect="none: a cleaning reads and writes a mebibyte at a time",
+    ),
+    Setting(
+        "log.cleaner.io.buffer.load.factor",
+        DOUBLE,
+        0.9,
+        "How full the memory for keys may become.",
+        minimum=0,
+        effect="none: three quarters, beyond which searching takes long",
+    ),
+)
+
 
 def _topic_default(topic: Setting) -> Setting:
     """The broker's setting that topics follow. Where others follow it, it has no default itself."""
@@ -278,6 +333,9 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
     ("Topics", _TOPICS),
     ("Network and fetching", _NETWORK),
     ("Log", _LOG),
+    ("Compaction", _COMPACTION),
+    ("Consumer groups", GROUP_SETTINGS),
+    ("Committed offsets", OFFSET_SETTINGS),
     ("Defaults of topics", _TOPIC_DEFAULTS),
 )
 

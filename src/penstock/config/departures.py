@@ -40,6 +40,21 @@ DEPARTURES = {
     "max.connections": Departure(
         "2147483647", "Each connection costs memory and a file descriptor, of which there are fewer."
     ),
+    "offsets.topic.segment.bytes": Departure(
+        "104857600", "A start reads this topic; the segment being written is what compaction cannot shrink."
+    ),
+    "group.max.size": Departure(
+        "2147483647", "A group is written as one record, so it cannot grow without limit."
+    ),
+    "group.consumer.max.size": Departure("2147483647", "As group.max.size, so that groups can migrate."),
+    "group.consumer.heartbeat.interval.ms": Departure(
+        "5000",
+        "Members learn of a change when they report next: a rebalance is over in a second or two."
+        " Groups of more than a thousand members report less often by themselves.",
+    ),
+    "group.consumer.min.heartbeat.interval.ms": Departure(
+        "5000", "As group.consumer.heartbeat.interval.ms, of which it is Kafka's default too."
+    ),
 }
 
 KAFKA_HAS_NOT = frozenset(
@@ -50,6 +65,7 @@ KAFKA_HAS_NOT = frozenset(
         "log.retention.topic.bytes",
         "metadata.store",
         "http.listener",
+        "group.consumer.rebalance.heartbeat.interval.ms",
         # Kafka 4 removed it; tools still read it to learn the version.
         "inter.broker.protocol.version",
     }

@@ -67,6 +67,10 @@ class TopicConfig(NamedTuple):
     flush_messages: int
     flush_ms: int
     cleanup_policy: frozenset[CleanupPolicy]
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    delete_retention_ms: int
 
     @classmethod
     def effective(cls, overrides: Mapping[str, str], broker: "BrokerConfig") -> "TopicConfig":

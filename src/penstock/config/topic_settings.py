@@ -23,7 +23,6 @@ from penstock.limits import (
 BOOLEAN, STRING, INT, LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 DOUBLE, LIST = ConfigType.DOUBLE, ConfigType.LIST
 
-NO_COMPACTION = "none yet: compacted topics are kept whole, and nothing is removed by key"
 NO_REPLICATION = "none yet: each partition has one replica"
 
 _THROTTLED = re.compile(r"[0-9]{1,10}:[0-9]{1,10}", re.ASCII)
@@ -235,7 +234,6 @@ _COMPACTION = (
         " one of each key.",
         allowed=CLEANUP_POLICIES,
         synonyms=("log.cleanup.policy",),
-        effect="in part: 'delete' is honoured; 'compact' asks for keys but nothing is removed by key yet",
     ),
     Setting(
         "delete.retention.ms",
@@ -244,7 +242,6 @@ _COMPACTION = (
         "How long a compacted topic keeps the marker of a deleted key.",
         minimum=0,
         synonyms=("log.cleaner.delete.retention.ms",),
-        effect=NO_COMPACTION,
     ),
     Setting(
         "min.cleanable.dirty.ratio",
@@ -254,7 +251,6 @@ _COMPACTION = (
         minimum=0,
         maximum=1,
         synonyms=("log.cleaner.min.cleanable.ratio",),
-        effect=NO_COMPACTION,
     ),
     Setting(
         "min.compaction.lag.ms",
@@ -263,7 +259,6 @@ _COMPACTION = (
         "How long a record of a compacted topic is left alone at least.",
         minimum=0,
         synonyms=("log.cleaner.min.compaction.lag.ms",),
-        effect=NO_COMPACTION,
     ),
     Setting(
         "max.compaction.lag.ms",
@@ -272,7 +267,6 @@ _COMPACTION = (
         "How long a record of a compacted topic is left alone at most.",
         minimum=1,
         synonyms=("log.cleaner.max.compaction.lag.ms",),
-        effect=NO_COMPACTION,
     ),
 )
 

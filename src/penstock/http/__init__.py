@@ -1,1 +1,1 @@
-"""HTTP: for now, whether the broker lives and whether it can be used."""
+"""HTTP: whether the broker lives and can be used, its metrics, and its consumer groups."""

@@ -2,22 +2,30 @@
 
 GET /health/live     200 while the process answers at all
 GET /health/ready    200 when clients can be served; 503 with the reason when not
+GET /metrics         for Prometheus (metrics.py)
+GET /v1/groups       consumer groups and how far they have come (groups.py)
 """
 
 import socket
 
 from aiohttp import web
 
+from penstock.http.groups import GroupPages
+from penstock.http.metrics import MetricsPage
 from penstock.http.readiness import Readiness
+from penstock.http.refusals import refusals_as_json
+from penstock.http.sources import Sources
 from penstock.limits import HTTP_REQUEST_BYTES_MAX
 
 
-async def answer(listening: socket.socket, readiness: Readiness) -> web.AppRunner:
+async def answer(listening: socket.socket, readiness: Readiness, sources: Sources) -> web.AppRunner:
     """Answer requests that come to a socket, until the runner is cleaned up."""
-    app = web.Application(client_max_size=HTTP_REQUEST_BYTES_MAX)
+    app = web.Application(client_max_size=HTTP_REQUEST_BYTES_MAX, middlewares=[refusals_as_json])
     health = _Health(readiness)
     app.router.add_get("/health/live", health.live)
     app.router.add_get("/health/ready", health.ready)
+    MetricsPage(sources, readiness).add_to(app.router)
+    GroupPages(sources.groups).add_to(app.router)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.SockSite(runner, listening).start()

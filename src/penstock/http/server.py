@@ -18,13 +18,15 @@ from penstock.config.listeners import Address
 from penstock.errors import ConfigError
 from penstock.http.excuse import Excuse
 from penstock.http.readiness import Readiness
+from penstock.http.sources import Sources
 from penstock.limits import CONNECTION_BACKLOG_MAX
 
 
 class HttpServer:
-    def __init__(self, address: Address, readiness: Readiness) -> None:
+    def __init__(self, address: Address, readiness: Readiness, sources: Sources) -> None:
         """Takes the port. ConfigError if somebody else has it."""
         self._readiness = readiness
+        self._sources = sources
         self._runner: Any = None
         self._excuse: Excuse | None = None
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
@@ -42,7 +44,7 @@ class HttpServer:
     async def serve(self) -> None:
         """Returns when requests are being answered."""
         app = await asyncio.to_thread(import_module, "penstock.http.app")
-        self._runner = await app.answer(self._socket, self._readiness)
+        self._runner = await app.answer(self._socket, self._readiness, self._sources)
 
     async def excuse(self) -> None:
         """Answer that the broker is not ready, after `serve` failed."""

@@ -28,6 +28,7 @@ from penstock.log.partition_log import LOG_START_FILE, SNAPSHOT_SUFFIX, LogSetti
 from penstock.log.producers import Producers
 from penstock.log.reading import Indexes, check_stored, find_batch, out_of_place
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
+from penstock.log.swap import finish_swaps
 from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.time_index import TimeIndex
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
@@ -47,6 +48,7 @@ def open_log(disk: Disk, folder: str, settings: LogSettings) -> Recovered:
     if not disk.exists(folder):
         return Recovered(log, 0, 0)
     log.adopt_folder()
+    finish_swaps(disk, folder)
     names = disk.list_folder(folder)
     for name in names:
         if name.endswith(".tmp"):
@@ -77,6 +79,7 @@ def truncate_to(log: PartitionLog, offset: Offset) -> PartitionLog:
     survived would claim that what is missing was once safe.
     """
     assert log.log_start_offset <= offset
+    assert not log.is_swapping, "opening it again would complete the swap and bring back what was cut"
     if offset >= log.log_end_offset:
         return log
     disk, folder = log.disk, log.folder

@@ -7,24 +7,36 @@ from typing import Final
 
 from penstock.protocol.messages.alter_configs import ALTER_CONFIGS
 from penstock.protocol.messages.api_versions import API_VERSIONS
+from penstock.protocol.messages.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
+from penstock.protocol.messages.consumer_group_heartbeat import CONSUMER_GROUP_HEARTBEAT
 from penstock.protocol.messages.create_partitions import CREATE_PARTITIONS
 from penstock.protocol.messages.create_topics import CREATE_TOPICS
+from penstock.protocol.messages.delete_groups import DELETE_GROUPS
 from penstock.protocol.messages.delete_records import DELETE_RECORDS
 from penstock.protocol.messages.delete_topics import DELETE_TOPICS
 from penstock.protocol.messages.describe_cluster import DESCRIBE_CLUSTER
 from penstock.protocol.messages.describe_configs import DESCRIBE_CONFIGS
+from penstock.protocol.messages.describe_groups import DESCRIBE_GROUPS
 from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS
 from penstock.protocol.messages.describe_producers import DESCRIBE_PRODUCERS
 from penstock.protocol.messages.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
 from penstock.protocol.messages.fetch import FETCH
 from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR
+from penstock.protocol.messages.heartbeat import HEARTBEAT
 from penstock.protocol.messages.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
 from penstock.protocol.messages.init_producer_id import INIT_PRODUCER_ID
+from penstock.protocol.messages.join_group import JOIN_GROUP
+from penstock.protocol.messages.leave_group import LEAVE_GROUP
 from penstock.protocol.messages.list_config_resources import LIST_CONFIG_RESOURCES
+from penstock.protocol.messages.list_groups import LIST_GROUPS
 from penstock.protocol.messages.list_offsets import LIST_OFFSETS
 from penstock.protocol.messages.metadata import METADATA
+from penstock.protocol.messages.offset_commit import OFFSET_COMMIT
+from penstock.protocol.messages.offset_delete import OFFSET_DELETE
+from penstock.protocol.messages.offset_fetch import OFFSET_FETCH
 from penstock.protocol.messages.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
 from penstock.protocol.messages.produce import PRODUCE
+from penstock.protocol.messages.sync_group import SYNC_GROUP
 from penstock.protocol.schema import Api, Struct
 
 ALL: Final[tuple[Api[Struct, Struct], ...]] = (
@@ -32,7 +44,15 @@ ALL: Final[tuple[Api[Struct, Struct], ...]] = (
     FETCH,
     LIST_OFFSETS,
     METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
     FIND_COORDINATOR,
+    JOIN_GROUP,
+    HEARTBEAT,
+    LEAVE_GROUP,
+    SYNC_GROUP,
+    DESCRIBE_GROUPS,
+    LIST_GROUPS,
     API_VERSIONS,
     CREATE_TOPICS,
     DELETE_TOPICS,
@@ -43,9 +63,13 @@ ALL: Final[tuple[Api[Struct, Struct], ...]] = (
     ALTER_CONFIGS,
     DESCRIBE_LOG_DIRS,
     CREATE_PARTITIONS,
+    DELETE_GROUPS,
     INCREMENTAL_ALTER_CONFIGS,
+    OFFSET_DELETE,
     DESCRIBE_CLUSTER,
     DESCRIBE_PRODUCERS,
+    CONSUMER_GROUP_HEARTBEAT,
+    CONSUMER_GROUP_DESCRIBE,
     LIST_CONFIG_RESOURCES,
     DESCRIBE_TOPIC_PARTITIONS,
 )

@@ -37,6 +37,8 @@ CODEC_MASK = 0x07
 LOG_APPEND_TIME_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+"""Set by compaction: the base timestamp says when tombstones in the batch may go."""
 
 BATCH_LENGTH_AT = 8
 LEADER_EPOCH_AT = 12
@@ -173,6 +175,8 @@ def check_client_shape(header: BatchHeader) -> None:
         )
     if header.is_control:
         raise CorruptData("a client may not write control records")
+    if header.attributes & DELETE_HORIZON_BIT:
+        raise CorruptData("a client may not say when tombstones may go")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise CorruptData(f"producer {header.producer_id} sent the base sequence {header.base_sequence}")
 

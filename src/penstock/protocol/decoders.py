@@ -196,7 +196,8 @@ class DecoderWriter:
     def _read_nullable_struct(self, field: Field, message: type[msgspec.Struct]) -> str:
         present, value = self._expect("b", "present"), self.source.variable(field.name)
         self._flush()
-        with self.source.block(f"if {present} < 0:"):
+        null = f"{present} < 0" if field.tag is None else f"{present} == 0"
+        with self.source.block(f"if {null}:"):
             self.source.line(f"{value} = None")
         with self.source.block("else:"):
             self.source.line(f"{value} = {self._read_struct(message)}")

@@ -115,7 +115,7 @@ class EncoderWriter:
     def _put_struct(self, item: str, message: type[msgspec.Struct]) -> None:
         fields = [field for field in fields_of(message) if field.is_in(self._version)]
         rare = [field for field in fields if field.is_rare]
-        if not rare:
+        if not rare or any(field.is_always_told for field in fields):
             self._put_fields(item, fields, quiet=False)
             return
         if self._flexible:
@@ -171,7 +171,9 @@ class EncoderWriter:
         if field.is_array:
             self._put_array(value, field, nullable)
         elif isinstance(field.kind, Nested) and nullable:
-            self._put_nullable_struct(value, field.kind.message)
+            # Kafka's mark of a null struct is one in the tag section and another everywhere else.
+            null = b"\xff" if field.tag is None else b"\x00"
+            self._put_nullable_struct(value, field.kind.message, null)
         else:
             self._put_value(value, field, nullable)
 
@@ -190,13 +192,13 @@ class EncoderWriter:
                 self.source.line(f"{name} = {value}")
                 self._put_struct(name, message)
 
-    def _put_nullable_struct(self, value: str, message: type[msgspec.Struct]) -> None:
+    def _put_nullable_struct(self, value: str, message: type[msgspec.Struct], null: bytes) -> None:
         line, block = self.source.line, self.source.block
         name = self.source.variable("item")
         line(f"{name} = {value}")
         self._flush()
         with block(f"if {name} is None:"):
-            line(r"parts.append(b'\xff')")
+            line(f"parts.append({null!r})")
         with block("else:"):
             self._put("b", "1")
             self._put_struct(name, message)
@@ -282,16 +284,29 @@ class EncoderWriter:
         self._flush()
         for field in sorted(tagged, key=lambda each: each.tag or 0):
             with block(f"if {told[field.name]}:"):
-                mark = self.source.variable("mark")
-                line(f"{mark} = len(parts)")
-                self._put_field(f"{item}.{field.name}", field)
-                self._flush()
-                line(f"body = join(parts[{mark}:])")
-                line(f"del parts[{mark}:]")
-                line(f"parts.append({varint_bytes(field.tag or 0)!r} + varint_bytes(len(body)) + body)")
+                self._put_tag(f"{item}.{field.name}", field)
+
+    def _put_tag(self, value: str, field: Field) -> None:
+        line, tag = self.source.line, field.tag or 0
+        if isinstance(field.kind, Fixed) and not field.is_array:
+            # Its size is known, so that it need not be encoded to be measured.
+            for each in (*varint_bytes(tag), *varint_bytes(field.kind.size)):
+                self._put("B", str(each))
+            self._put(field.kind.format, value)
+            self._flush()
+            return
+        mark = self.source.variable("mark")
+        line(f"{mark} = len(parts)")
+        self._put_field(value, field)
+        self._flush()
+        line(f"body = join(parts[{mark}:])")
+        line(f"del parts[{mark}:]")
+        line(f"parts.append({varint_bytes(tag)!r} + varint_bytes(len(body)) + body)")
 
     def _is_told(self, value: str, field: Field) -> str:
-        """Tagged fields that have their default are left out."""
+        """Tagged fields that have their default are left out, with few exceptions."""
+        if field.is_always_told:
+            return "True"
         if field.default is None:
             return f"{value} is not None"
         if field.default == []:

@@ -6,6 +6,7 @@ mypy sees (`int`, `str`, ...) is what a handler gets; the rest of the annotation
     versions(4)       only from version 4 on;  versions(4, 7): only in versions 4 to 7
     X | None          may be null;  with nullable(10): only from version 10 on
     tagged(0)         travels in the tag section of flexible versions, left out when it has its default
+                      unless it is always to be told: tagged(0, always=True)
     READY             an array whose elements may be of a subclass that carries its own bytes, `encoded`,
                       made before for the same version: they are sent as they are
     RARE              almost always empty, null or default: see `compiler.py` for what that buys
@@ -91,6 +92,7 @@ class Nullable(msgspec.Struct, frozen=True):
 
 class Tag(msgspec.Struct, frozen=True):
     number: int
+    always: bool
 
 
 class Rare(msgspec.Struct, frozen=True):
@@ -113,8 +115,8 @@ def nullable(first: int) -> Nullable:
     return Nullable(first)
 
 
-def tagged(number: int) -> Tag:
-    return Tag(number)
+def tagged(number: int, always: bool = False) -> Tag:
+    return Tag(number, always)
 
 
 Request = TypeVar("Request", bound=Struct)
@@ -152,6 +154,7 @@ class Field(msgspec.Struct, frozen=True):
     last: int = VERSION_MAX
     nullable_from: int | None = None
     tag: int | None = None
+    is_always_told: bool = False
     is_rare: bool = False
     may_be_ready: bool = False
 
@@ -191,6 +194,7 @@ def _field(name: str, hint: Any, default: object) -> Field:
         last=span.last,
         nullable_from=null.first if is_nullable else None,
         tag=tag.number if tag else None,
+        is_always_told=tag is not None and tag.always,
         is_rare=RARE in marks,
         may_be_ready=READY in marks,
     )

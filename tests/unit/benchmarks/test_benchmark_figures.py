@@ -24,6 +24,12 @@ def test_a_wait_is_judged_by_its_median() -> None:
     assert waited.is_met is False
 
 
+def test_what_must_hold_at_every_moment_is_judged_by_its_worst_sample() -> None:
+    pause = Figure(name="pause", unit="ms", samples=(3.0, 250.0, 8.0), choice=Choice.WORST, target=200.0)
+    assert pause.value == 250.0
+    assert pause.is_met is False
+
+
 @pytest.mark.parametrize(
     ("better", "value", "is_met"),
     [

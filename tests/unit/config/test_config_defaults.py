@@ -58,10 +58,17 @@ delete.topic.enable true
 fetch.max.bytes 57671680
 listener.security.protocol.map SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT
 listeners PLAINTEXT://:9092
+log.cleaner.backoff.ms 15000
+log.cleaner.dedupe.buffer.size 134217728
 log.cleaner.delete.retention.ms 86400000
+log.cleaner.enable true
+log.cleaner.io.buffer.load.factor 0.9
+log.cleaner.io.buffer.size 524288
+log.cleaner.io.max.bytes.per.second 1.7976931348623157E308
 log.cleaner.max.compaction.lag.ms 9223372036854775807
 log.cleaner.min.cleanable.ratio 0.5
 log.cleaner.min.compaction.lag.ms 0
+log.cleaner.threads 1
 log.cleanup.policy delete
 log.dir kafka-logs
 log.dirs null
@@ -103,6 +110,24 @@ ssl.keystore.type JKS
 ssl.truststore.location null
 ssl.truststore.type JKS
 unclean.leader.election.enable false
+group.consumer.assignors uniform,range
+group.consumer.heartbeat.interval.ms 5000
+group.consumer.max.heartbeat.interval.ms 15000
+group.consumer.max.session.timeout.ms 60000
+group.consumer.max.size 2147483647
+group.consumer.migration.policy bidirectional
+group.consumer.min.heartbeat.interval.ms 5000
+group.consumer.min.session.timeout.ms 45000
+group.consumer.session.timeout.ms 45000
+group.initial.rebalance.delay.ms 3000
+group.max.session.timeout.ms 1800000
+group.max.size 2147483647
+group.min.session.timeout.ms 6000
+offset.metadata.max.bytes 4096
+offsets.retention.check.interval.ms 600000
+offsets.retention.minutes 10080
+offsets.topic.num.partitions 50
+offsets.topic.segment.bytes 104857600
 """
 
 

@@ -20,6 +20,7 @@ RULED: dict[str, st.SearchStrategy[Value]] = {
     "log.dir": WORDS,
     "metadata.store": st.just("embedded"),
     "listeners": st.lists(WORDS, min_size=1).map(tuple),
+    "group.consumer.assignors": st.sampled_from([("uniform",), ("range", "uniform")]),
     "ssl.enabled.protocols": st.sampled_from([("TLSv1.2",), ("TLSv1.3",), ("TLSv1.3", "TLSv1.2")]),
     "leader.replication.throttled.replicas": st.sampled_from([(), ("*",), ("0:1", "12:3")]),
     "follower.replication.throttled.replicas": st.sampled_from([(), ("*",), ("0:1", "12:3")]),

@@ -124,6 +124,20 @@ def test_a_checkpoint_keeps_two_snapshots_and_says_which_are_needless() -> None:
     assert not log.needs_checkpoint
 
 
+def test_a_segment_that_ended_after_the_last_checkpoint_has_indexes_to_be_stored() -> None:
+    """Nothing may be written after it for long, and it cannot be compacted before."""
+    disk = new_disk()
+    log = new_log(disk)
+    for time in (1_000, 2_000, 3_000):
+        append(log, [b"x"], [time])
+    checkpoint(log)
+    log.roll()
+    assert log.needs_checkpoint
+    checkpoint(log)
+    assert all(segment.indexes_stored for segment in log.segments)
+    assert not log.needs_checkpoint
+
+
 def test_a_log_opened_from_a_checkpoint_reads_little_again() -> None:
     disk = new_disk()
     log = new_log(disk)

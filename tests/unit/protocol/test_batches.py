@@ -215,6 +215,7 @@ COMPACTED_OR_OURS = {
     "a gap": {"record_count": 1},
     "no record left": {"record_count": 0},
     "control": {"attributes": 0x30},
+    "a delete horizon": {"attributes": 0x40},
     "a producer without a sequence": {"producer_id": 7},
 }
 

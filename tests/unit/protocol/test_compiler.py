@@ -23,6 +23,7 @@ from penstock.protocol.messages.produce import (
     TopicProduceData,
 )
 from penstock.protocol.schema import (
+    RARE,
     Bytes,
     FrozenStruct,
     Int8,
@@ -94,6 +95,22 @@ def test_unknown_tags_are_skipped_between_known_ones() -> None:
     assert (decoded, end) == (Everything(place=Point(7)), len(plain) + 12)
 
 
+def test_a_struct_in_a_tag_may_be_null_and_be_told_all_the_same() -> None:
+    class Placed(Struct):
+        word: Annotated[String | None, RARE] = None
+        number: Annotated[Int16, tagged(0)] = 7
+        point: Annotated[Point | None, tagged(1, always=True)] = None
+
+    for message, encoded in (
+        (Placed(), b"\x00" + b"\x01" + b"\x01\x01\x00"),
+        (Placed(point=Point(5)), b"\x00" + b"\x01" + b"\x01\x03\x01\x05\x00"),
+        (Placed("w", 8), b"\x02w" + b"\x02" + b"\x00\x02\x00\x08" + b"\x01\x01\x00"),
+    ):
+        assert b"".join(encode(Placed, 0, FLEXIBLE, message)) == encoded
+        assert decode(Placed, 0, FLEXIBLE, encoded) == (message, len(encoded))
+    assert decode(Placed, 0, FLEXIBLE, b"\x00\x00")[0] == Placed()
+
+
 @pytest.mark.parametrize(
     "tags",
     [
@@ -159,6 +176,14 @@ def test_records_are_a_view_of_the_request_and_not_a_copy() -> None:
     assert isinstance(records, memoryview)
     assert records.obj is frame.obj
     assert records == batch
+
+
+def test_bytes_that_are_kept_do_not_keep_the_request() -> None:
+    received = bytearray(wire(0, CLASSIC, Everything(blob=b"metadata")))
+    decoded, _ = decode(Everything, 0, CLASSIC, memoryview(received))
+    received[:] = bytes(len(received))
+    assert type(decoded.blob) is bytes
+    assert decoded.blob == b"metadata"
 
 
 def test_records_are_sent_as_they_are_and_all_else_is_merged_around_them() -> None:

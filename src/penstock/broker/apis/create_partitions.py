@@ -10,6 +10,7 @@ Behaviour
 Versions
     nothing in them makes a difference here
 Differs from Kafka
+    The broker's own topics are refused: groups are found by the number of partitions.
     Kafka answers UNKNOWN_SERVER_ERROR to more than 10,000 and still adds some.
 """
 
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from penstock.broker.cluster import Cluster, Decide
 from penstock.broker.context import RequestContext
 from penstock.broker.topic_creation import change_each
+from penstock.controller.internal_topics import internal_problem
 from penstock.controller.topics import grow_topic
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
@@ -76,7 +78,7 @@ def _refusal(topic: CreatePartitionsTopic, context: RequestContext) -> ApiError 
     if topic.count > PARTITIONS_PER_TOPIC_MAX:
         detail = f"A topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions; {topic.count} were asked for."
         return ApiError(ErrorCode.POLICY_VIOLATION, detail)
-    return None
+    return internal_problem(topic.name)
 
 
 def _growth(topic: CreatePartitionsTopic) -> Decide:

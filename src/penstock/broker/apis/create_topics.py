@@ -12,6 +12,7 @@ Behaviour
 Versions
     5  the answer has the counts and settings of the new topic       7  and its id
 Differs from Kafka
+    The broker's own topics (__consumer_offsets and the like) are refused: INVALID_TOPIC_EXCEPTION.
     Values of settings are answered in one spelling ("true", "compact,delete"), not as they were given.
     Three settings that Kafka 4 removed are accepted and dropped: see config/topic_settings.py.
     An invalid count of partitions is reported before an invalid replication factor.
@@ -25,6 +26,7 @@ from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
 from penstock.broker.topic_creation import TopicCreation, WantedTopic
 from penstock.config.describe import describe_topic
+from penstock.controller.internal_topics import internal_problem
 from penstock.controller.topics import BROKER_DEFAULT, Assignment, TopicRequest
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
@@ -115,6 +117,8 @@ def _refusals(topics: Sequence[CreatableTopic], context: RequestContext) -> dict
             refusals[topic.name] = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Access is denied.")
         elif topic.name == METADATA_LOG:
             refusals[topic.name] = ApiError(ErrorCode.INVALID_REQUEST, f"{METADATA_LOG} cannot be created.")
+        elif (problem := internal_problem(topic.name)) is not None:
+            refusals[topic.name] = problem
     return refusals
 
 

@@ -12,6 +12,7 @@ Behaviour
 Versions
     5  error message       6  ids; the answer for a deleted topic has both its name and its id
 Differs from Kafka
+    The broker's own topics are refused: INVALID_TOPIC_EXCEPTION.
     Replies come in the order of the request, refused ones first.
 """
 
@@ -22,6 +23,7 @@ from typing import NamedTuple
 from penstock.broker.cluster import Cluster, Decide
 from penstock.broker.context import RequestContext
 from penstock.broker.topic_creation import change_each
+from penstock.controller.internal_topics import internal_problem
 from penstock.controller.topics import Decision, delete_topic
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import TOPICS_PER_REQUEST_MAX
@@ -88,7 +90,7 @@ def _sorted_out(
     by_id = {_name_of(topic, image) for topic in asked if topic.name is None}
     for topic, count in Counter(asked).items():
         name = _name_of(topic, image)
-        problem = _problem_of(topic, count)
+        problem = _problem_of(topic, count) or internal_problem(name or "")
         if problem is None and name in context.denied:
             problem = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Access is denied.")
         elif problem is None and name is not None and name in by_name and name in by_id:

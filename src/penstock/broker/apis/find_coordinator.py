@@ -3,23 +3,27 @@
 Names the broker that coordinates a group, a transaction or a share group.
 
 Behaviour
-    Groups are coordinated by the controller, which is the only broker there is. A key that occurs
-    twice is answered twice. A key type that does not exist is INVALID_REQUEST.
+    Groups are coordinated by the leader of their partition of __consumer_offsets, which is created
+    when the first group asks. A key that occurs twice is answered twice. A key type that does not
+    exist is INVALID_REQUEST.
 Versions
     0  groups only       1  key type, error message
     4  many keys, each answered for itself
     6  share groups
 Differs from Kafka
     Transactions and share groups are not offered: COORDINATOR_NOT_AVAILABLE, with a message that
-    says so. Kafka creates its internal topic at the first request and answers the same meanwhile.
+    says so. Kafka answers the same for groups while it creates its internal topic; here the request
+    waits for it.
 """
 
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
-from penstock.errors import ErrorCode
-from penstock.metadata.image import ClusterImage
+from penstock.coordinator.placement import shard_of
+from penstock.errors import ApiError, ErrorCode
+from penstock.metadata.image import GROUP_TOPIC, ClusterImage
 from penstock.protocol.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -41,21 +45,43 @@ class _Found(NamedTuple):
 
 
 class FindCoordinator:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, create_group_topic: Callable[[], Awaitable[None]]) -> None:
         self._cluster = cluster
+        self._create_group_topic = create_group_topic
 
-    def __call__(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+    def __call__(
+        self, request: FindCoordinatorRequest, context: RequestContext
+    ) -> FindCoordinatorResponse | Coroutine[Any, Any, FindCoordinatorResponse]:
+        if request.key_type == GROUP and GROUP_TOPIC not in self._cluster.image.topics:
+            keys = request.coordinator_keys if context.version >= MANY_KEYS_FROM else [request.key]
+            if not context.denied.issuperset(keys):
+                return self._create_and_answer(request, context)
+        return self._answer(request, context)
+
+    async def _create_and_answer(
+        self, request: FindCoordinatorRequest, context: RequestContext
+    ) -> FindCoordinatorResponse:
+        try:
+            await self._create_group_topic()
+        except ApiError as problem:
+            found = _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC}: {problem}")
+            return _response(request, context, lambda key: found)
+        return self._answer(request, context)
+
+    def _answer(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
         image = self._cluster.image
-        if context.version < MANY_KEYS_FROM:
-            found = _find(image, request.key_type, request.key, context)
-            # Up to version 3 Kafka writes the name of the code where there is nothing to say.
-            message = found.error_message or ErrorCode.NONE.name
-            return FindCoordinatorResponse(**found._replace(error_message=message)._asdict())
-        return FindCoordinatorResponse(
-            coordinators=[
-                _entry(key, _find(image, request.key_type, key, context)) for key in request.coordinator_keys
-            ]
-        )
+        return _response(request, context, lambda key: _find(image, request.key_type, key, context))
+
+
+def _response(
+    request: FindCoordinatorRequest, context: RequestContext, find: Callable[[str], _Found]
+) -> FindCoordinatorResponse:
+    if context.version < MANY_KEYS_FROM:
+        found = find(request.key)
+        # Up to version 3 Kafka writes the name of the code where there is nothing to say.
+        message = found.error_message or ErrorCode.NONE.name
+        return FindCoordinatorResponse(**found._replace(error_message=message)._asdict())
+    return FindCoordinatorResponse(coordinators=[_entry(key, find(key)) for key in request.coordinator_keys])
 
 
 def _find(image: ClusterImage, key_type: int, key: str, context: RequestContext) -> _Found:
@@ -73,7 +99,8 @@ def _find(image: ClusterImage, key_type: int, key: str, context: RequestContext)
 def _group(image: ClusterImage, key: str, context: RequestContext) -> _Found:
     if key in context.denied:
         return _Found(ErrorCode.GROUP_AUTHORIZATION_FAILED, "Access to this group is denied.")
-    broker = image.brokers.get(image.controller_id)
+    partitions = image.topics[GROUP_TOPIC].partitions
+    broker = image.brokers.get(partitions[shard_of(key, len(partitions))].leader)
     endpoint = broker.endpoints.get(context.listener) if broker else None
     if broker is None or endpoint is None:
         return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, "No broker is known at this listener yet.")

@@ -21,6 +21,7 @@ Differs from Kafka
 """
 
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from penstock.broker.context import RequestContext
@@ -101,10 +102,16 @@ class ListOffsets:
         return response
 
     async def _look_up(self, partition: Partition, timestamp: int) -> TimedOffset | None:
-        lookup = partition.time_lookup()
-        if timestamp == MAX_TIMESTAMP:
-            return await self._pool.run(lookup.newest)
-        return await self._pool.run(lambda: lookup.first_at_or_after(timestamp))
+        while True:
+            lookup = partition.time_lookup()
+            first = partial(lookup.first_at_or_after, timestamp)
+            try:
+                return await self._pool.run(lookup.newest if timestamp == MAX_TIMESTAMP else first)
+            except (CorruptData, StorageFailed) as problem:
+                if partition.offline is not None:
+                    raise StorageFailed(str(problem)) from None
+                if all(partition.log.is_current(segment.view) for segment in lookup.segments):
+                    raise  # else a segment was rewritten or removed meanwhile
 
 
 def _by_partition(request: ListOffsetsRequest) -> dict[TopicPartition, list[ListOffsetsPartition]]:

@@ -53,6 +53,14 @@ async def test_partitions_are_added(asker: Asker, version: int) -> None:
     assert partitions_of(asker) == 5
 
 
+async def test_the_topic_of_groups_does_not_grow_for_groups_would_not_be_found(asker: Asker) -> None:
+    await asker.topic("__consumer_offsets", 3)
+
+    [result] = await grow(asker, growth("__consumer_offsets", 5))
+    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert partitions_of(asker, "__consumer_offsets") == 3
+
+
 async def test_replicas_may_be_assigned_by_hand(asker: Asker) -> None:
     assert await grow(asker, growth("t", 4, [3], [1])) == [CreatePartitionsTopicResult("t")]
     assert [state.replicas for state in asker.cluster.image.topics["t"].partitions[2:]] == [(3,), (1,)]

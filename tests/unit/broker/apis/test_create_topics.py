@@ -278,10 +278,11 @@ async def test_ids_that_mean_something_else_are_drawn_again(asker: Asker) -> Non
     assert int.from_bytes(result.topic_id, "big") == 3
 
 
-async def test_an_internal_topic_is_marked_whoever_creates_it(asker: Asker) -> None:
-    await create(asker, topic("__consumer_offsets"))
+async def test_the_brokers_own_topics_are_not_for_clients_to_create(asker: Asker) -> None:
+    [result] = await create(asker, topic("__consumer_offsets"))
 
-    assert asker.cluster.image.topics["__consumer_offsets"].internal
+    assert result == refused("__consumer_offsets", ErrorCode.INVALID_TOPIC_EXCEPTION, result)
+    assert list(asker.cluster.image.topics) == []
 
 
 async def test_who_may_create_nothing_learns_nothing(asker: Asker) -> None:

@@ -127,10 +127,13 @@ async def test_more_topics_than_one_request_may_delete_are_refused(asker: Asker)
     assert {result.error_code for result in results} == {ErrorCode.POLICY_VIOLATION}
 
 
-async def test_internal_topics_may_be_deleted(asker: Asker) -> None:
+async def test_the_brokers_own_topics_are_kept(asker: Asker) -> None:
     topic = await asker.topic("__consumer_offsets")
+    code = ErrorCode.INVALID_TOPIC_EXCEPTION
 
-    assert await delete(asker, (None, topic.id)) == [("__consumer_offsets", topic.id, 0)]
+    assert await delete(asker, (None, topic.id)) == [(None, topic.id, code)]
+    assert await delete(asker, (topic.name, NO_TOPIC_ID)) == [(topic.name, NO_TOPIC_ID, code)]
+    assert topic.name in asker.cluster.image.topics
 
 
 async def test_who_may_delete_nothing_learns_nothing(asker: Asker) -> None:

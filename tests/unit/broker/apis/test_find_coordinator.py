@@ -1,11 +1,13 @@
-"""FindCoordinator: the controller for groups, and a plain no for what is not offered."""
+"""FindCoordinator: the leader of a group's partition, and a plain no for what is not offered."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
 from penstock.broker.apis.find_coordinator import GROUP, SHARE, TRANSACTION, FindCoordinator
+from penstock.coordinator.placement import shard_of
 from penstock.errors import ErrorCode
+from penstock.metadata.image import GROUP_TOPIC
 from penstock.protocol.messages.find_coordinator import (
     FIND_COORDINATOR,
     Coordinator,
@@ -23,6 +25,8 @@ from tests.unit.broker.support import (
     running_cluster,
 )
 
+PARTITIONS = 6
+
 
 @pytest.fixture
 async def asker() -> AsyncIterator[Asker]:
@@ -37,7 +41,10 @@ async def find(
     authorizer: Allowing | None = None,
     listener: str = LISTENER,
 ) -> FindCoordinatorResponse:
-    handler = FindCoordinator(asker.cluster)
+    async def create() -> None:
+        await asker.topic(GROUP_TOPIC, PARTITIONS)
+
+    handler = FindCoordinator(asker.cluster, create)
     return await asker.ask(
         FIND_COORDINATOR,
         handler,
@@ -55,26 +62,52 @@ def nowhere(key: str, code: ErrorCode, reply: FindCoordinatorResponse) -> Coordi
     return Coordinator(key, -1, "", -1, code, entry.error_message)
 
 
+def leader_of(asker: Asker, group: str) -> int:
+    partitions = asker.cluster.image.topics[GROUP_TOPIC].partitions
+    return partitions[shard_of(group, PARTITIONS)].leader
+
+
 @pytest.mark.parametrize("version", range(4))
-async def test_a_group_is_coordinated_by_the_controller(asker: Asker, version: int) -> None:
+async def test_a_group_is_coordinated_by_the_leader_of_its_partition(asker: Asker, version: int) -> None:
     reply = await find(asker, FindCoordinatorRequest("g"), version)
+    node = leader_of(asker, "g")
     said = "NONE"  # as Kafka says where there is nothing to say (not written in version 0)
 
-    assert reply == FindCoordinatorResponse(node_id=1, host="plain1", port=9001, error_message=said)
+    assert reply == FindCoordinatorResponse(
+        node_id=node, host=f"plain{node}", port=9000 + node, error_message=said
+    )
+
+
+async def test_groups_are_spread_over_the_brokers(asker: Asker) -> None:
+    groups = [f"group-{number}" for number in range(30)]
+    reply = await find(asker, FindCoordinatorRequest(coordinator_keys=groups), 4)
+
+    assert {entry.node_id for entry in reply.coordinators} == {1, 2, 3}
+
+
+async def test_the_topic_of_groups_is_made_when_the_first_group_asks(asker: Asker) -> None:
+    assert GROUP_TOPIC not in asker.cluster.image.topics
+    await find(asker, FindCoordinatorRequest("g"), 3, DENY_EVERYTHING)
+    assert GROUP_TOPIC not in asker.cluster.image.topics, "not for those who may not use groups"
+    await find(asker, FindCoordinatorRequest("g"), 3)
+    assert asker.cluster.image.topics[GROUP_TOPIC].internal
 
 
 async def test_the_coordinator_is_named_as_the_clients_listener_reaches_it(asker: Asker) -> None:
     reply = await find(asker, FindCoordinatorRequest("g"), 3, listener=OTHER_LISTENER)
+    node = leader_of(asker, "g")
 
-    assert (reply.host, reply.port) == ("tls1", 9101)
+    assert (reply.host, reply.port) == (f"tls{node}", 9100 + node)
 
 
 @pytest.mark.parametrize("version", [4, 5, 6])
 async def test_every_key_is_answered_also_twice_and_also_if_empty(asker: Asker, version: int) -> None:
     reply = await find(asker, FindCoordinatorRequest(coordinator_keys=["b", "", "b"]), version)
 
-    found = [Coordinator(key, 1, "plain1", 9001, ErrorCode.NONE, "") for key in ("b", "", "b")]
-    assert reply.coordinators == found
+    nodes = [(key, leader_of(asker, key)) for key in ("b", "", "b")]
+    assert reply.coordinators == [
+        Coordinator(key, node, f"plain{node}", 9000 + node, ErrorCode.NONE, "") for key, node in nodes
+    ]
 
 
 async def test_no_keys_have_no_coordinators(asker: Asker) -> None:

@@ -130,6 +130,16 @@ async def test_a_refused_topic_keeps_its_settings(
     assert overrides_of(inside, "t") == {"retention.ms": "1000"}
 
 
+@pytest.mark.parametrize("operation", [(DELETE, None), (SET, "delete"), (APPEND, "delete")])
+async def test_the_topic_of_groups_stays_compacted(inside: Inside, operation: tuple[int, str | None]) -> None:
+    await inside.topic("__consumer_offsets", overrides={"cleanup.policy": "compact"})
+
+    asked: Operations = [("cleanup.policy", *operation)]
+    assert await altered(inside, (TOPIC, "__consumer_offsets", asked)) == [ErrorCode.INVALID_CONFIG]
+    other: Operations = [("segment.bytes", SET, "2000000")]
+    assert await altered(inside, (TOPIC, "__consumer_offsets", other)) == [0]
+
+
 async def test_validating_changes_nothing_and_refuses_all_the_same(inside: Inside) -> None:
     await inside.topic("t")
 
@@ -184,7 +194,7 @@ async def test_a_brokers_settings_are_refused_as_an_invalid_request(
     assert inside.cluster.image.broker_overrides == {}
 
 
-@pytest.mark.parametrize("kind", [0, 3, 8, 16, 32, 99, -1])
+@pytest.mark.parametrize("kind", [0, 3, 8, 16, 99, -1])
 async def test_other_kinds_of_resources_are_refused(inside: Inside, kind: int) -> None:
     assert await altered(inside, (kind, "1", [])) == [ErrorCode.INVALID_REQUEST]
 

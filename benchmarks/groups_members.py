@@ -1,0 +1,144 @@
+"""The members of a group and the source of their records, in processes of their own.
+
+A crew is a process with some of the members, each in a thread: what costs time is done by librdkafka's
+own threads, and a few members leave the interpreter idle. It does what it is told through its pipe and
+says there what happens to its members; what they received it says at the end.
+
+Rule 1: a member does what a consumer's documentation shows: it subscribes, polls and closes. Offsets are
+        committed by librdkafka.
+Rule 2: a crew ends when it is told to, or when whoever started it is gone.
+"""
+
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from benchmarks.clients import LOG_ERRORS
+from benchmarks.groups_timeline import Event, Kind, Receipt
+
+STAMP = struct.Struct(">d")
+POLL_S = 0.1
+
+
+class Flow(NamedTuple):
+    """Records that keep coming: one to each partition in every interval."""
+
+    bootstrap: str
+    topic: str
+    partitions: int
+    interval_s: float
+
+
+class Join(NamedTuple):
+    member: int
+
+
+class Leave(NamedTuple):
+    member: int
+
+
+class End(NamedTuple):
+    """Members are left to die with their process; what they received is said."""
+
+
+# Members
+
+
+class _Member(threading.Thread):
+    def __init__(self, number: int, settings: dict[str, Any], topic: str, crew: "_Crew") -> None:
+        super().__init__(daemon=True)
+        self._number = number
+        self._settings = settings
+        self._topic = topic
+        self._crew = crew
+        self.leaves = threading.Event()
+        self.receipts: list[Receipt] = []
+
+    def run(self) -> None:
+        self._say(Kind.JOINING)
+        consumer = Consumer(self._settings)
+        consumer.subscribe(
+            [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+        )
+        while not self.leaves.is_set():
+            message = consumer.poll(POLL_S)
+            if message is None:
+                continue
+            if (error := message.error()) is not None:
+                if error.fatal():
+                    raise KafkaException(error)
+                continue
+            self._take(message)
+        self._say(Kind.LEAVING)
+        consumer.close()
+        self._say(Kind.LEFT)
+
+    def _take(self, message: Any) -> None:
+        (sent_at,) = STAMP.unpack(message.value())
+        self.receipts.append(Receipt(message.partition(), message.offset(), sent_at, time.monotonic()))
+
+    def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._say(Kind.ASSIGNED, partitions)
+
+    def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._say(Kind.REVOKED, partitions)
+
+    def _say(self, kind: Kind, partitions: Sequence[TopicPartition] = ()) -> None:
+        at = time.monotonic()
+        self._crew.say(Event(at, self._number, kind, tuple(each.partition for each in partitions)))
+
+
+class _Crew:
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._turn = threading.Lock()
+
+    def say(self, event: Event) -> None:
+        with self._turn:
+            self._pipe.send(event)
+
+
+def run_crew(pipe: Connection, settings: dict[str, Any], topic: str) -> None:
+    """The process. Ends after it has said what its members received."""
+    crew, members, gone = _Crew(pipe), dict[int, _Member](), list[_Member]()
+    while not isinstance(order := _next_order(pipe), End):
+        if isinstance(order, Join):
+            members[order.member] = _Member(order.member, settings, topic, crew)
+            members[order.member].start()
+        elif isinstance(order, Leave):
+            members[order.member].leaves.set()
+            gone.append(members.pop(order.member))
+    receipts = [receipt for member in (*members.values(), *gone) for receipt in tuple(member.receipts)]
+    try:
+        pipe.send(receipts)
+    except BrokenPipeError:
+        return  # whoever started this is gone
+
+
+def _next_order(pipe: Connection) -> Join | Leave | End:
+    try:
+        order = pipe.recv()
+    except EOFError:
+        return End()
+    assert isinstance(order, Join | Leave | End)
+    return order
+
+
+# Their records
+
+
+def run_source(pipe: Connection, flow: Flow) -> None:
+    """The process. Sends until something, or nothing more, comes through the pipe."""
+    producer = Producer({"bootstrap.servers": flow.bootstrap, "linger.ms": 0, "log_level": LOG_ERRORS})
+    due = time.monotonic()
+    while not pipe.poll(max(0.0, due - time.monotonic())):
+        for partition in range(flow.partitions):
+            producer.produce(flow.topic, STAMP.pack(time.monotonic()), partition=partition)
+        producer.poll(0)
+        due += flow.interval_s
+    producer.flush(1)

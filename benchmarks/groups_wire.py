@@ -1,0 +1,255 @@
+"""Commits and the reading of them as bare frames, many in flight: what a broker takes, not what a client
+library gives.
+
+A frame is encoded once; before it is sent only its number and its offsets are written anew. The answer
+that is right is known beforehand, so answers are compared and not decoded. Both keep the client's cost
+at a few microseconds.
+
+Rule 1: an answer that is not, byte for byte, the one expected ends the benchmark.
+Rule 2: the frames in flight on a connection fit into the buffers of its socket, or broker and client
+        could each wait for the other to read.
+"""
+
+import selectors
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from benchmarks.clients import STALL_S_MAX, ClientFailed
+from benchmarks.phase import Gauge, Phase
+from penstock.coordinator.placement import shard_of
+from penstock.errors import ErrorCode
+from penstock.host.blocking_stream import open_stream
+from penstock.protocol.frames import encode_request, encode_response
+from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR, FindCoordinatorRequest
+from penstock.protocol.messages.offset_commit import (
+    OFFSET_COMMIT,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from penstock.protocol.messages.offset_fetch import (
+    OFFSET_FETCH,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+from penstock.wire.blocking import BlockingClient
+
+SHARDS = 50
+"""Partitions of __consumer_offsets, unless a broker is told otherwise."""
+VERSION = 9
+"""Of both requests: the newest that names topics."""
+CLIENT_ID = "benchmarks"
+RECEIVE_BYTES = 256 * 1024
+ANSWER_S_MAX = 30.0
+LOAD_S_MAX = 300.0
+LOOK_AGAIN_S = 0.025
+
+_SIZE = struct.Struct(">i")
+_NUMBER_AT = 8
+_ANSWER_NUMBER = struct.Struct(">ii")
+_OFFSET = struct.Struct(">q")
+_MARK = 0x5A5B_5C5D_5E5F_6061
+"""An offset that no other bytes of a frame look like: where it stands, offsets are written."""
+
+
+class Exchange(NamedTuple):
+    """A frame to send, its number still to be written, and the answer without size and number."""
+
+    question: bytearray
+    answer: bytes
+
+
+# Groups
+
+
+def groups_of_shard(shard: int, count: int) -> list[str]:
+    """Names of groups that one shard is responsible for."""
+    found: list[str] = []
+    number = 0
+    while len(found) < count:
+        name = f"group-{shard}-{number}"
+        if shard_of(name, SHARDS) == shard:
+            found.append(name)
+        number += 1
+    return found
+
+
+# Frames
+
+
+class CommitFrame:
+    """A group's commit to the first partitions of a topic, to be sent with ever other offsets."""
+
+    def __init__(self, group: str, topic: str, partitions: int) -> None:
+        asked = [OffsetCommitRequestPartition(index, _MARK) for index in range(partitions)]
+        request = OffsetCommitRequest(
+            group_id=group, topics=[OffsetCommitRequestTopic(topic, partitions=asked)]
+        )
+        self._frame = bytearray(b"".join(encode_request(OFFSET_COMMIT, VERSION, 0, CLIENT_ID, request)))
+        self._offsets_at = _places_of_mark(self._frame)
+        assert len(self._offsets_at) == partitions
+        said = [OffsetCommitResponsePartition(index) for index in range(partitions)]
+        response = OffsetCommitResponse(topics=[OffsetCommitResponseTopic(topic, partitions=said)])
+        self._answer = _without_number(encode_response(OFFSET_COMMIT, VERSION, 0, response))
+
+    def at(self, offset: int) -> Exchange:
+        frame = bytearray(self._frame)
+        for place in self._offsets_at:
+            _OFFSET.pack_into(frame, place, offset)
+        return Exchange(frame, self._answer)
+
+
+def fetch_frame(groups: Sequence[str], topic: str, partitions: int, offset: int) -> Exchange:
+    """Asks for the offsets of groups that have all committed the same."""
+    indexes = list(range(partitions))
+    wanted = [OffsetFetchRequestTopic(topic, partition_indexes=indexes)]
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group, topics=wanted) for group in groups])
+    found = [OffsetFetchResponseTopic(topic, partitions=[_committed(index, offset) for index in indexes])]
+    response = OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group, found) for group in groups])
+    return Exchange(
+        bytearray(b"".join(encode_request(OFFSET_FETCH, VERSION, 0, CLIENT_ID, request))),
+        _without_number(encode_response(OFFSET_FETCH, VERSION, 0, response)),
+    )
+
+
+def _committed(index: int, offset: int) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(index, offset)
+
+
+def _places_of_mark(frame: bytearray) -> list[int]:
+    mark, places, place = _OFFSET.pack(_MARK), [], -1
+    while (place := frame.find(mark, place + 1)) >= 0:
+        places.append(place)
+    return places
+
+
+def _without_number(buffers: Sequence[bytes | bytearray | memoryview]) -> bytes:
+    return b"".join(buffers)[_ANSWER_NUMBER.size :]
+
+
+# Asking one by one
+
+
+@contextmanager
+def client_of(bootstrap: str) -> Iterator[BlockingClient]:
+    with open_stream(*_address(bootstrap), timeout_s=ANSWER_S_MAX) as stream:
+        yield BlockingClient(stream, CLIENT_ID)
+
+
+def make_group_topic(client: BlockingClient) -> None:
+    """The first who asks for a coordinator makes the topic that groups live on."""
+    answer = client.ask(FIND_COORDINATOR, FindCoordinatorRequest(coordinator_keys=["first"]))
+    if answer.coordinators[0].error_code != ErrorCode.NONE:
+        raise ClientFailed(f"no coordinator: {answer.coordinators[0].error_message}")
+
+
+def wait_for_shards(client: BlockingClient) -> None:
+    """Until every shard has loaded what it is responsible for."""
+    groups = [OffsetFetchRequestGroup(groups_of_shard(shard, 1)[0], topics=[]) for shard in range(SHARDS)]
+    deadline = time.monotonic() + LOAD_S_MAX
+    while True:
+        answers = client.ask(OFFSET_FETCH, OffsetFetchRequest(groups=groups)).groups
+        codes = {answer.error_code for answer in answers} - {ErrorCode.NONE}
+        if not codes:
+            return
+        if codes != {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS} or time.monotonic() > deadline:
+            raise ClientFailed(f"coordinators refuse: {[ErrorCode(code).name for code in codes]}")
+        time.sleep(LOOK_AGAIN_S)
+
+
+# Asking without waiting
+
+
+class _Lane:
+    """A connection, what it shall still ask, and the answers that are due."""
+
+    def __init__(self, bootstrap: str, exchanges: Iterator[Exchange]) -> None:
+        self.socket = socket.create_connection(_address(bootstrap), timeout=STALL_S_MAX)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._exchanges = exchanges
+        self._number = 0
+        self._due: deque[tuple[int, bytes]] = deque()
+        self._received = bytearray()
+
+    def ask(self, count: int) -> bool:
+        """Send so many more. False once everything has been asked and answered."""
+        frames = []
+        for exchange in self._exchanges:
+            self._number += 1
+            _SIZE.pack_into(exchange.question, _NUMBER_AT, self._number)
+            self._due.append((self._number, exchange.answer))
+            frames.append(exchange.question)
+            if len(frames) == count:
+                break
+        if frames:
+            self.socket.sendall(b"".join(frames))
+        return bool(self._due)
+
+    def take(self) -> int:
+        """Read what has come. Returns how many answers that completed."""
+        piece = self.socket.recv(RECEIVE_BYTES)
+        if not piece:
+            raise ClientFailed("the broker closed the connection")
+        self._received += piece
+        received, start, count = bytes(self._received), 0, 0
+        while len(received) - start >= _ANSWER_NUMBER.size:
+            size, number = _ANSWER_NUMBER.unpack_from(received, start)
+            end = start + _SIZE.size + size
+            if end > len(received):
+                break
+            expected = self._due.popleft()
+            if (number, received[start + _ANSWER_NUMBER.size : end]) != expected:
+                raise ClientFailed(f"request {expected[0]} was answered {received[start:end]!r:.200}")
+            start, count = end, count + 1
+        del self._received[:start]
+        return count
+
+
+def exchange_all(
+    bootstrap: str, broker_pid: int, lanes: Sequence[Iterator[Exchange]], in_flight: int
+) -> Phase:
+    """Every lane through a connection of its own, each with so many frames unanswered."""
+    with selectors.DefaultSelector() as selector:
+        opened = [_Lane(bootstrap, exchanges) for exchanges in lanes]
+        try:
+            gauge = Gauge(broker_pid)
+            for lane in opened:
+                if lane.ask(in_flight):
+                    selector.register(lane.socket, selectors.EVENT_READ, lane)
+            answered = _serve(selector)
+            return gauge.stop(answered)
+        finally:
+            for lane in opened:
+                lane.socket.close()
+
+
+def _serve(selector: selectors.BaseSelector) -> int:
+    answered = 0
+    while selector.get_map():
+        ready = selector.select(STALL_S_MAX)
+        if not ready:
+            raise ClientFailed(f"{answered} answers came, then none for {STALL_S_MAX} s")
+        for key, _ in ready:
+            count = key.data.take()
+            answered += count
+            if count and not key.data.ask(count):
+                selector.unregister(key.fileobj)
+    return answered
+
+
+def _address(bootstrap: str) -> tuple[str, int]:
+    host, _, port = bootstrap.rpartition(":")
+    return host, int(port)

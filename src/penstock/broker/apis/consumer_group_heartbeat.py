@@ -1,0 +1,56 @@
+"""ConsumerGroupHeartbeat: api key 68, versions 0 to 1.
+
+The whole life of a member in the new group protocol: it joins, reports what it holds, learns what it
+shall hold, and leaves. The broker divides the work.
+
+Behaviour
+    A partition changes hands only when its old holder has given it up or is gone.
+    The reply says when to report next: sooner while partitions change hands.
+    A topic that the client may not describe is TOPIC_AUTHORIZATION_FAILED when it is named, and is
+    matched by no regular expression.
+Versions
+    1  regular expressions; the member chooses its own id
+Differs from Kafka
+    docs/protocol-gaps.md: heartbeat intervals
+"""
+
+from penstock.broker.context import RequestContext
+from penstock.broker.group_coordinator import GroupCoordinator, client_of
+from penstock.broker.router import Later
+from penstock.errors import ErrorCode
+from penstock.groups.consumer_heartbeat import Caller
+from penstock.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from penstock.security.access import Operation, ResourceType
+
+
+class ConsumerGroupHeartbeat:
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
+
+    def __call__(
+        self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
+    ) -> ConsumerGroupHeartbeatResponse | Later:
+        if request.group_id in context.denied:
+            return _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        for name in request.subscribed_topic_names or ():
+            if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
+                return _refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        version, client = context.version, client_of(context)
+
+        def may_see(topic: str) -> bool:
+            return context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
+        return self._groups.execute(
+            request.group_id,
+            lambda state, pending, now: state.consumer_heartbeat(
+                request, Caller(version, client, pending, may_see), now
+            ),
+            _refused,
+        )
+
+
+def _refused(code: ErrorCode, detail: str = "") -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error_code=code, error_message=detail or None)

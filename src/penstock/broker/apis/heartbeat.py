@@ -1,0 +1,37 @@
+"""Heartbeat: api key 12, versions 0 to 4.
+
+A member of a classic group says that it lives, and learns whether it must join again.
+
+Versions
+    3  static members
+Differs from Kafka
+    nothing known
+"""
+
+from penstock.broker.context import RequestContext
+from penstock.broker.group_coordinator import GroupCoordinator, client_of
+from penstock.broker.router import Later
+from penstock.errors import ErrorCode
+from penstock.groups.classic_join import Asking
+from penstock.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+
+class Heartbeat:
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
+
+    def __call__(self, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse | Later:
+        if request.group_id in context.denied:
+            return _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if not request.group_id:
+            return _refused(ErrorCode.INVALID_GROUP_ID)
+        version, client = context.version, client_of(context)
+        return self._groups.execute(
+            request.group_id,
+            lambda state, pending, now: state.heartbeat(request, Asking(version, client, pending), now),
+            _refused,
+        )
+
+
+def _refused(code: ErrorCode, detail: str = "") -> HeartbeatResponse:
+    return HeartbeatResponse(error_code=code)

@@ -1,0 +1,49 @@
+"""JoinGroup: api key 11, versions 0 to 9.
+
+Enters a classic group, or stays in it for another generation. Answered when everybody has come.
+
+Behaviour
+    The first answer to a new member may be MEMBER_ID_REQUIRED, with the id to come back with.
+    The leader is told of all members and their subscriptions; it divides the work (SyncGroup).
+    A static member that comes back takes its old place without a rebalance.
+    In a group of the new protocol, members of the classic one take part if the migration policy
+    allows it.
+Versions
+    1  rebalance timeout       4  MEMBER_ID_REQUIRED       5  static members
+    7  protocol type           8  reason                   9  the leader may skip the assignment
+Differs from Kafka
+    All metadata that the members of a group send is limited to 2 MiB: GROUP_MAX_SIZE_REACHED.
+"""
+
+from penstock.broker.context import RequestContext
+from penstock.broker.group_coordinator import GroupCoordinator, client_of
+from penstock.broker.router import Later
+from penstock.errors import ErrorCode
+from penstock.groups.classic_join import Asking
+from penstock.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+
+NO_PROTOCOL_SINCE = 7
+"""Before, a missing protocol name is an empty one."""
+
+
+class JoinGroup:
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
+
+    def __call__(self, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse | Later:
+        version, member_id = context.version, request.member_id
+
+        def refused(code: ErrorCode, detail: str = "") -> JoinGroupResponse:
+            name = None if version >= NO_PROTOCOL_SINCE else ""
+            return JoinGroupResponse(error_code=code, protocol_name=name, member_id=member_id)
+
+        if request.group_id in context.denied:
+            return refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if not request.group_id:
+            return refused(ErrorCode.INVALID_GROUP_ID)
+        client = client_of(context)
+        return self._groups.execute(
+            request.group_id,
+            lambda state, pending, now: state.join(request, Asking(version, client, pending), now),
+            refused,
+        )

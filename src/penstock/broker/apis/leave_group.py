@@ -1,0 +1,39 @@
+"""LeaveGroup: api key 13, versions 0 to 5.
+
+Members leave a classic group, so that it need not wait for their sessions to end.
+
+Behaviour
+    A static member is removed by its instance id alone: that is for people, through their tools.
+Versions
+    3  several members, each with its own error code       5  reason
+Differs from Kafka
+    nothing known
+"""
+
+from penstock.broker.context import RequestContext
+from penstock.broker.group_coordinator import GroupCoordinator, client_of
+from penstock.broker.router import Later
+from penstock.errors import ErrorCode
+from penstock.groups.classic_join import Asking
+from penstock.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+
+
+class LeaveGroup:
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
+
+    def __call__(self, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse | Later:
+        if request.group_id in context.denied:
+            return _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if not request.group_id:
+            return _refused(ErrorCode.INVALID_GROUP_ID)
+        version, client = context.version, client_of(context)
+        return self._groups.execute(
+            request.group_id,
+            lambda state, pending, now: state.leave(request, Asking(version, client, pending), now),
+            _refused,
+        )
+
+
+def _refused(code: ErrorCode, detail: str = "") -> LeaveGroupResponse:
+    return LeaveGroupResponse(error_code=code)

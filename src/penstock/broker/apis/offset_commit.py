@@ -1,0 +1,154 @@
+"""OffsetCommit: api key 8, versions 2 to 10.
+
+Keeps a group's place in its partitions. Answered when it is on disk.
+
+Behaviour
+    The members of a group are held to their generation or epoch, so that a member that was given up
+    cannot move the place of its successor. Without a member id the group must be empty.
+    A topic or partition that does not exist, a topic the client may not read and metadata that is
+    too long are refused each for itself; what is wrong with the group is said for every partition.
+    Very many partitions are kept in several batches, with turns for others between them. Whoever asks
+    for the group meanwhile waits. If the group changes or the disk fails between two batches, the
+    partitions of the later ones carry the error.
+Versions
+    5   the retention time is the broker's to say
+    6   leader epochs       7   static members
+    9   members of the new group protocol
+    10  topic ids instead of names
+Differs from Kafka
+    nothing known
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from penstock.broker.cluster import Cluster
+from penstock.broker.context import RequestContext
+from penstock.broker.group_coordinator import GroupCoordinator
+from penstock.broker.long_commit import LongCommit
+from penstock.broker.router import Later
+from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
+from penstock.errors import ErrorCode
+from penstock.groups.commits import CommitRequest
+from penstock.groups.groups import Groups
+from penstock.groups.offsets import Commit, Committed
+from penstock.host.clock import Clock
+from penstock.limits import COMMITS_AT_ONCE, LONG_MAX
+from penstock.metadata.image import Topic
+from penstock.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from penstock.security.access import Operation, ResourceType
+from penstock.types import NO_TIMESTAMP, LeaderEpoch, Offset, TopicPartition
+
+TOPIC_IDS_SINCE = 10
+
+
+class _Entry(NamedTuple):
+    """A partition of the request, its place in the reply, and the topic it was found in."""
+
+    answer: OffsetCommitResponsePartition
+    partition: OffsetCommitRequestPartition
+    topic: Topic | None
+
+
+class OffsetCommit:
+    def __init__(self, groups: GroupCoordinator, cluster: Cluster, clock: Clock) -> None:
+        self._groups = groups
+        self._cluster = cluster
+        self._clock = clock
+
+    def __call__(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse | Later:
+        response = OffsetCommitResponse()
+        entries = list(self._entries(request, response, context))
+        accepted = [entry for entry in entries if entry.answer.error_code == ErrorCode.NONE]
+        if request.group_id in context.denied:
+            return _refused(response, accepted, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if not accepted:
+            return response
+        now_ms = self._clock.wall_ms()
+        asked = CommitRequest(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation=request.generation_id_or_member_epoch,
+            version=context.version,
+            commits=[_commit(entry, request, now_ms) for entry in accepted],
+        )
+        if len(accepted) > COMMITS_AT_ONCE:
+            long = LongCommit(asked, [entry.answer for entry in accepted], response)
+            return self._groups.execute_in_pieces(
+                request.group_id, long.next_piece, long.refused, long.piece_is_safe
+            )
+
+        def commit(state: Groups, pending: Pending, now: Now) -> Outcome:
+            return Outcome(state.commit(asked, now), (Reply(pending, response),))
+
+        return self._groups.execute(
+            request.group_id, commit, lambda code, _: _refused(response, accepted, code)
+        )
+
+    def _entries(
+        self, request: OffsetCommitRequest, response: OffsetCommitResponse, context: RequestContext
+    ) -> Iterator[_Entry]:
+        metadata_bytes_max = self._cluster.config.groups.offsets.metadata_bytes_max
+        for asked in request.topics:
+            answers: list[OffsetCommitResponsePartition] = []
+            topic, refusal = self._topic(asked, context)
+            if topic is not None and not asked.partitions:
+                continue  # Kafka answers only for what was asked
+            response.topics.append(OffsetCommitResponseTopic(asked.name, asked.topic_id, answers))
+            for partition in asked.partitions:
+                code = refusal
+                if topic is not None and code is ErrorCode.NONE:
+                    code = _check(partition, topic, metadata_bytes_max)
+                answers.append(OffsetCommitResponsePartition(partition.partition_index, code))
+                yield _Entry(answers[-1], partition, topic)
+
+    def _topic(
+        self, asked: OffsetCommitRequestTopic, context: RequestContext
+    ) -> tuple[Topic | None, ErrorCode]:
+        image = self._cluster.image
+        by_id = context.version >= TOPIC_IDS_SINCE
+        topic = image.topics_by_id.get(asked.topic_id) if by_id else image.topics.get(asked.name)
+        if not context.may(Operation.READ, ResourceType.TOPIC, topic.name if topic else asked.name):
+            return None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if topic is None:
+            return None, ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return topic, ErrorCode.NONE
+
+
+def _check(partition: OffsetCommitRequestPartition, topic: Topic, metadata_bytes_max: int) -> ErrorCode:
+    if not 0 <= partition.partition_index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if len((partition.committed_metadata or "").encode()) > metadata_bytes_max:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE
+
+
+def _commit(entry: _Entry, request: OffsetCommitRequest, now_ms: int) -> Commit:
+    partition, topic = entry.partition, entry.topic
+    assert topic is not None, "an accepted partition has its topic"
+    kept_ms = request.retention_time_ms
+    return Commit(
+        TopicPartition(topic.name, partition.partition_index),
+        Committed(
+            Offset(partition.committed_offset),
+            LeaderEpoch(partition.committed_leader_epoch),
+            partition.committed_metadata or "",
+            now_ms,
+            min(now_ms + kept_ms, LONG_MAX) if kept_ms >= 0 else NO_TIMESTAMP,
+            topic.id,
+        ),
+    )
+
+
+def _refused(response: OffsetCommitResponse, accepted: list[_Entry], code: ErrorCode) -> OffsetCommitResponse:
+    for entry in accepted:
+        entry.answer.error_code = code
+    return response

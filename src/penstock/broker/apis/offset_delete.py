@@ -1,0 +1,84 @@
+"""OffsetDelete: api key 47, version 0.
+
+Forgets places that a group has kept. Answered when that is on disk.
+
+Behaviour
+    A group that does not exist is GROUP_ID_NOT_FOUND. A topic that the group subscribes to is
+    GROUP_SUBSCRIBED_TO_TOPIC; a living group whose subscriptions cannot be known is NON_EMPTY_GROUP.
+    A place that was never kept is deleted without complaint.
+    Very many places are deleted in several batches, with turns for others between them.
+Differs from Kafka
+    nothing known
+"""
+
+from penstock.broker.cluster import Cluster
+from penstock.broker.context import RequestContext
+from penstock.broker.group_coordinator import GroupCoordinator
+from penstock.broker.group_turns import Piece
+from penstock.broker.router import Later
+from penstock.coordinator.outcome import Now
+from penstock.errors import ErrorCode
+from penstock.groups.groups import Groups
+from penstock.limits import TOMBSTONES_AT_ONCE
+from penstock.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from penstock.security.access import Operation, ResourceType
+from penstock.types import TopicPartition
+
+
+class OffsetDelete:
+    def __init__(self, groups: GroupCoordinator, cluster: Cluster) -> None:
+        self._groups = groups
+        self._cluster = cluster
+
+    def __call__(self, request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse | Later:
+        if request.group_id in context.denied:
+            return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if not request.group_id:
+            return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+        codes = {
+            TopicPartition(topic.name, partition.partition_index): self._check(
+                topic.name, partition.partition_index, context
+            )
+            for topic in request.topics
+            for partition in topic.partitions
+        }
+
+        deletable = [partition for partition, code in codes.items() if code is ErrorCode.NONE]
+        done = 0
+
+        def delete(state: Groups, now: Now) -> Piece:
+            nonlocal done
+            some = deletable[done : done + TOMBSTONES_AT_ONCE]
+            deletion = state.delete_offsets(request.group_id, some)
+            codes.update(deletion.refused)
+            done += len(some)
+            is_over = done == len(deletable)
+            return Piece(deletion.records, _response(request, codes)) if is_over else Piece(deletion.records)
+
+        return self._groups.execute_in_pieces(
+            request.group_id, delete, lambda code, _: OffsetDeleteResponse(error_code=code)
+        )
+
+    def _check(self, name: str, index: int, context: RequestContext) -> ErrorCode:
+        if not context.may(Operation.READ, ResourceType.TOPIC, name):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if self._cluster.image.partition(name, index) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NONE
+
+
+def _response(request: OffsetDeleteRequest, codes: dict[TopicPartition, ErrorCode]) -> OffsetDeleteResponse:
+    response = OffsetDeleteResponse()
+    for topic in request.topics:
+        indexes = [partition.partition_index for partition in topic.partitions]
+        answers = [
+            OffsetDeleteResponsePartition(index, codes[TopicPartition(topic.name, index)])
+            for index in indexes
+        ]
+        response.topics.append(OffsetDeleteResponseTopic(topic.name, answers))
+    return response

@@ -1,0 +1,97 @@
+"""OffsetFetch: api key 9, versions 1 to 10.
+
+Reads the places that groups have kept.
+
+Behaviour
+    Where nothing was committed the offset is -1 and there is no error, also for a group that nobody
+    knows. While the coordinator loads it says so instead: "nothing" would send clients to the
+    beginning or the end.
+    No list of topics means everything the group has committed, as far as the client may see it.
+    Members of the new group protocol that give their epoch are held to it.
+    A group that is named several times is answered as often, each time for its own topics.
+    An offset that was committed and cannot be read any more is UNKNOWN_SERVER_ERROR.
+Versions
+    2   all topics, error code of the group
+    5   leader epochs       7   require_stable
+    8   many groups at once
+    9   members of the new group protocol
+    10  topic ids: an offset of an earlier topic of that name is not shown
+Differs from Kafka
+    require_stable has nothing to wait for while there are no transactions
+    groups that would make the reply too large are POLICY_VIOLATION
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from penstock.broker.cluster import Cluster
+from penstock.broker.context import RequestContext
+from penstock.broker.group_coordinator import GroupCoordinator, Question
+from penstock.broker.offset_answers import Found, Looking, Telling, told_at_once
+from penstock.broker.reply_room import ReplyRoom
+from penstock.broker.router import Later
+from penstock.limits import GROUPS_REPORTED_PER_TURN, OFFSETS_PER_TURN
+from penstock.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
+
+MANY_GROUPS_SINCE = 8
+
+
+class OffsetFetch:
+    def __init__(self, groups: GroupCoordinator, cluster: Cluster) -> None:
+        self._groups = groups
+        self._cluster = cluster
+
+    def __call__(
+        self, request: OffsetFetchRequest, context: RequestContext
+    ) -> Later | Coroutine[Any, Any, OffsetFetchResponse]:
+        wanted, version = request.groups, context.version
+        if version < MANY_GROUPS_SINCE:
+            wanted = [OffsetFetchRequestGroup(group_id=request.group_id, topics=request.topics)]
+        room = ReplyRoom()
+        looking = Looking(self._cluster.image, context, room)
+        questions = [_question(group, looking) for group in wanted]
+        if _is_long(wanted):
+            return self._in_turns(questions, room, version)
+
+        def finish(found: list[Found]) -> OffsetFetchResponse:
+            return _response([told_at_once(each, room, version) for each in found], version)
+
+        return self._groups.ask_each(questions, finish)
+
+    async def _in_turns(
+        self, questions: Sequence[Question], room: ReplyRoom, version: int
+    ) -> OffsetFetchResponse:
+        groups: list[OffsetFetchResponseGroup] = []
+        async with self._groups.long_replies:
+            async for found in self._groups.ask_in_turns(questions):
+                telling = Telling(found, room, version)
+                for _ in telling.turns():
+                    await asyncio.sleep(0)
+                groups.append(telling.answer)
+        return _response(groups, version)
+
+
+def _question(group: OffsetFetchRequestGroup, looking: Looking) -> Question:
+    return Question(
+        group.group_id, lambda state, now: looking.at(group, state), lambda code, _: Found(group, code)
+    )
+
+
+def _is_long(wanted: Sequence[OffsetFetchRequestGroup]) -> bool:
+    """Or may be, as everything that a group has kept: it is answered in turns with others."""
+    if len(wanted) > GROUPS_REPORTED_PER_TURN or any(group.topics is None for group in wanted):
+        return True
+    topics = (topic for group in wanted for topic in group.topics or ())
+    return sum(len(topic.partition_indexes) for topic in topics) > OFFSETS_PER_TURN
+
+
+def _response(groups: list[OffsetFetchResponseGroup], version: int) -> OffsetFetchResponse:
+    if version >= MANY_GROUPS_SINCE:
+        return OffsetFetchResponse(groups=groups)
+    return OffsetFetchResponse(topics=groups[0].topics, error_code=groups[0].error_code)

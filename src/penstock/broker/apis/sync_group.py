@@ -1,0 +1,43 @@
+"""SyncGroup: api key 14, versions 0 to 5.
+
+Gives every member of a classic group its share. The leader's request brings all shares; whoever asks
+before it waits. Answered when the assignment is on disk.
+
+Versions
+    3  static members       5  protocol type and name, which must be the group's
+Differs from Kafka
+    nothing known
+"""
+
+from penstock.broker.context import RequestContext
+from penstock.broker.group_coordinator import GroupCoordinator, client_of
+from penstock.broker.router import Later
+from penstock.errors import ErrorCode
+from penstock.groups.classic_join import Asking
+from penstock.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+PROTOCOL_SINCE = 5
+"""From here on a member says which protocol it believes the group to have."""
+
+
+class SyncGroup:
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
+
+    def __call__(self, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse | Later:
+        if request.group_id in context.denied:
+            return _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if not request.group_id:
+            return _refused(ErrorCode.INVALID_GROUP_ID)
+        if context.version >= PROTOCOL_SINCE and None in (request.protocol_type, request.protocol_name):
+            return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        version, client = context.version, client_of(context)
+        return self._groups.execute(
+            request.group_id,
+            lambda state, pending, now: state.sync(request, Asking(version, client, pending), now),
+            _refused,
+        )
+
+
+def _refused(code: ErrorCode, detail: str = "") -> SyncGroupResponse:
+    return SyncGroupResponse(error_code=code)

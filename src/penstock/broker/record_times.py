@@ -1,0 +1,122 @@
+"""When records that wait for a group were written: read away from the event loop, and kept a while.
+
+Rule 1: what is read is a batch for each offset, in jobs of a few, one job after another: those who
+        ask for numbers must not hold up those who read records.
+Rule 2: what was read is kept by partition and offset. A record can be compacted away, so not for long.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from penstock.errors import CorruptData, StorageFailed, StorageFull
+from penstock.host.clock import Clock
+from penstock.host.worker import WorkerPool
+from penstock.limits import RECORD_TIME_KEPT_MS, RECORD_TIMES_KEPT_MAX, RECORD_TIMES_READ_AT_ONCE
+from penstock.log.first_record import FirstTime, first_time, plan_first_record
+from penstock.log.reading import ColdRead
+from penstock.replication.partition import Partition
+from penstock.types import Offset, TopicId
+
+_Key = tuple[TopicId, int, Offset]
+_Problem = CorruptData | StorageFailed | StorageFull
+
+
+class Wanted(NamedTuple):
+    partition: Partition
+    offset: Offset
+
+    @property
+    def key(self) -> _Key:
+        return self.partition.topic_id, self.partition.name.partition, self.offset
+
+    def is_readable(self) -> bool:
+        """Retention and failures go on while a question waits for its turn."""
+        partition = self.partition
+        is_there = partition.log.log_start_offset <= self.offset < partition.high_watermark
+        return is_there and partition.offline is None
+
+
+class _Kept(NamedTuple):
+    timestamp_ms: int | None
+    read_at: float
+
+
+class RecordTimes:
+    def __init__(
+        self, pool: WorkerPool, clock: Clock, on_damage: Callable[[Partition, Exception], None]
+    ) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._on_damage = on_damage
+        self._kept: dict[_Key, _Kept] = {}
+        """The one read last at the end."""
+
+    async def find(self, wanted: Sequence[Wanted]) -> list[int | None]:
+        """For each the time in ms of the first record at or after its offset; None if none was found."""
+        # Taken out at once: what is kept now may have made room for others when the reading is done.
+        known = self._known(wanted)
+        missing = [item for item in wanted if item.key not in known]
+        found: dict[_Key, int | None] = {}
+        for start in range(0, len(missing), RECORD_TIMES_READ_AT_ONCE):
+            found |= await self._read(missing[start : start + RECORD_TIMES_READ_AT_ONCE])
+        self._keep(found)
+        known |= found
+        return [known[item.key] for item in wanted]
+
+    def _known(self, wanted: Sequence[Wanted]) -> dict[_Key, int | None]:
+        now, known = self._clock.monotonic(), {}
+        for item in wanted:
+            kept = self._kept.get(key := item.key)
+            if kept is not None and (now - kept.read_at) * 1000 <= RECORD_TIME_KEPT_MS:
+                known[key] = kept.timestamp_ms
+        return known
+
+    def _keep(self, found: dict[_Key, int | None]) -> None:
+        now = self._clock.monotonic()
+        for key, timestamp_ms in found.items():
+            self._kept.pop(key, None)
+            self._kept[key] = _Kept(timestamp_ms, now)
+        while len(self._kept) > RECORD_TIMES_KEPT_MAX:
+            del self._kept[next(iter(self._kept))]
+
+    async def _read(self, wanted: Sequence[Wanted]) -> dict[_Key, int | None]:
+        """Where a batch has no record that counts, the next one is looked at."""
+        found: dict[_Key, int | None] = {item.key: None for item in wanted}
+        left = [(item.key, item) for item in wanted]
+        while left := [(key, item) for key, item in left if item.is_readable()]:
+            reads = [_plan(item) for _, item in left]
+            outcomes = await self._pool.run(partial(_attempt_all, reads))
+            following = []
+            for (key, item), read, outcome in zip(left, reads, outcomes, strict=True):
+                if not isinstance(outcome, FirstTime):
+                    self._note_problem(item.partition, read, outcome)
+                    continue
+                item.partition.log.keep_indexes(read, outcome.result)
+                next_offset = outcome.result.found.next_offset
+                found[key] = outcome.timestamp_ms
+                if outcome.timestamp_ms is None and next_offset > item.offset:
+                    following.append((key, Wanted(item.partition, next_offset)))
+            left = following
+        return found
+
+    def _note_problem(self, partition: Partition, read: ColdRead, problem: _Problem) -> None:
+        """A segment that was rewritten or removed meanwhile is no damage; the next question tells."""
+        is_current = partition.offline is None and partition.log.is_current(read.segment)
+        if is_current and isinstance(problem, CorruptData):
+            self._on_damage(partition, problem)
+
+
+def _plan(item: Wanted) -> ColdRead:
+    return plan_first_record(item.partition.log, item.offset, item.partition.high_watermark)
+
+
+def _attempt_all(reads: Sequence[ColdRead]) -> list[FirstTime | _Problem]:
+    return [_attempt(read) for read in reads]
+
+
+def _attempt(read: ColdRead) -> FirstTime | _Problem:
+    try:
+        return first_time(read)
+    except (CorruptData, StorageFailed, StorageFull) as problem:
+        return problem

@@ -1,0 +1,110 @@
+"""Where `penstock group reset` moves a group: what was asked for, as offsets. Decides, and asks nobody.
+
+earliest, latest
+offset:1234, or 1234
+datetime:2026-11-15T10:00, or without the word; without a zone it is the zone of this machine
+duration:1h30m, duration:PT1H30M, or without the word: that long ago
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from penstock.cli.times import Kind, Place, parse_place
+from penstock.limits import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
+from penstock.types import TopicPartition
+
+_ISO_DURATION: Final = re.compile(
+    r"P(?!$)(?:(?P<d>\d{1,9})D)?(?:T(?!$)(?:(?P<h>\d{1,9})H)?(?:(?P<m>\d{1,9})M)?(?:(?P<s>\d{1,9})S)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+_ISO_UNITS_MS: Final = {"d": DAY_MS, "h": HOUR_MS, "m": MINUTE_MS, "s": SECOND_MS}
+_KINDS: Final = {"offset": Kind.OFFSET, "datetime": Kind.TIMESTAMP, "duration": Kind.TIMESTAMP}
+_DURATION: Final = re.compile(r"[0-9]+[a-z].*", re.ASCII)
+
+
+class Selection(NamedTuple):
+    topic: str
+    partitions: Sequence[int] | None
+    """None: all of them."""
+
+
+class Move(NamedTuple):
+    partition: TopicPartition
+    before: int | None
+    """None: nothing was committed."""
+    after: int
+    note: str = ""
+
+
+def parse_target(text: str, now_ms: int) -> Place:
+    """ValueError, with a sentence, if it is none."""
+    word, colon, rest = text.partition(":")
+    if not colon or word not in _KINDS:
+        place = parse_place(_without_iso(text), now_ms, number_is=Kind.OFFSET)
+        if place.kind is Kind.MAX_TIMESTAMP:
+            raise ValueError("a group cannot be moved to max-timestamp: give earliest, latest or a time")
+        return place
+    rest = _without_iso(rest)
+    is_duration = _DURATION.fullmatch(rest) is not None
+    place = parse_place(rest, now_ms, number_is=Kind.OFFSET)
+    if place.kind is not _KINDS[word] or (word == "duration") != is_duration:
+        raise ValueError(f"{rest!r} is no {word}: try {_EXAMPLES[word]}")
+    return place
+
+
+_EXAMPLES: Final = {
+    "offset": "offset:1234",
+    "datetime": "datetime:2026-11-15T10:00",
+    "duration": "duration:1h30m or duration:PT1H30M",
+}
+
+
+def _without_iso(text: str) -> str:
+    """An ISO 8601 duration in the spelling of the other commands; anything else as it is."""
+    found = _ISO_DURATION.fullmatch(text)
+    if found is None:
+        return text
+    total_ms = sum(int(number) * _ISO_UNITS_MS[unit] for unit, number in found.groupdict().items() if number)
+    return f"{total_ms}ms"
+
+
+def parse_selection(text: str) -> Selection:
+    """T, or T:0,2 for some of its partitions. ValueError, with a sentence, if it is neither."""
+    topic, colon, numbers = text.partition(":")
+    if not topic:
+        raise ValueError(f"{text!r} names no topic")
+    if not colon:
+        return Selection(topic, None)
+    parts = numbers.split(",")
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise ValueError(f"{text!r} is not TOPIC:PARTITION,...")
+    return Selection(topic, sorted({int(part) for part in parts}))
+
+
+def plan_moves(
+    place: Place,
+    spans: Mapping[TopicPartition, tuple[int, int]],
+    found: Mapping[TopicPartition, int | None],
+    committed: Mapping[TopicPartition, int],
+) -> list[Move]:
+    """One for each partition of `spans`; `found` is where a time is, as far as there is a record so new."""
+    moves = []
+    for partition, (start, end) in sorted(spans.items()):
+        after, note = _target(place, start, end, found.get(partition))
+        moves.append(Move(partition, committed.get(partition), after, note))
+    return moves
+
+
+def _target(place: Place, start: int, end: int, found: int | None) -> tuple[int, str]:
+    if place.kind is Kind.EARLIEST:
+        return start, ""
+    if place.kind is Kind.LATEST:
+        return end, ""
+    if place.kind is Kind.TIMESTAMP:
+        return (end, "no record is that new: the end") if found is None else (found, "")
+    if place.number < start:
+        return start, f"{place.number} is gone: the start"
+    if place.number > end:
+        return end, f"{place.number} does not exist yet: the end"
+    return place.number, ""

@@ -1,0 +1,75 @@
+"""What only HTTP offers, asked of one broker at --url."""
+
+import http.client
+import json
+import ssl
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from penstock.errors import CommandFailed
+
+_BODY_BYTES_MAX: Final = 256 * 1024 * 1024
+
+
+def get_json(url: str, path: str, timeout_s: float) -> Any:
+    """CommandFailed with the broker's own sentence if it refuses, or with what to do if none answers."""
+    connection = _connection(url, timeout_s)
+    try:
+        connection.request("GET", urlsplit(url).path.rstrip("/") + path)
+        response = connection.getresponse()
+        status, body = response.status, response.read(_BODY_BYTES_MAX)
+    except (OSError, http.client.HTTPException) as problem:
+        raise CommandFailed(_unreachable(url, problem, timeout_s)) from problem
+    finally:
+        connection.close()
+    try:
+        content = json.loads(body)
+    except ValueError as problem:
+        raise CommandFailed(
+            f"what answers at {url} is no Penstock broker (status {status}). {_REMEDY}"
+        ) from problem
+    if status != http.client.OK:
+        raise CommandFailed(_sentence(content) or f"the broker at {url} answered {status}. {_REMEDY}")
+    return content
+
+
+_REMEDY: Final = (
+    "Name its HTTP address, which `penstock serve` prints when it is ready, with --url or PENSTOCK_URL."
+)
+
+
+def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or parts.scheme not in ("http", "https"):
+        raise typer.BadParameter(f"{url!r} is not http://host:port", param_hint="--url")
+    if parts.scheme == "https":
+        return http.client.HTTPSConnection(
+            host, port, timeout=timeout_s, context=ssl.create_default_context()
+        )
+    return http.client.HTTPConnection(host, port, timeout=timeout_s)
+
+
+def _unreachable(url: str, problem: Exception, timeout_s: float) -> str:
+    match problem:
+        case ConnectionRefusedError():
+            what = "nothing listens there"
+        case TimeoutError():
+            what = f"no answer within {timeout_s:g} s"
+        case http.client.HTTPException():
+            what = "what answers there does not speak HTTP"
+        case _:
+            what = str(getattr(problem, "strerror", None) or problem)
+    return f"cannot reach a broker's HTTP side at {url}: {what}. {_REMEDY}"
+
+
+def _sentence(content: Any) -> str | None:
+    """The words of the broker, as in docs/http.md."""
+    error = content.get("error") if isinstance(content, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return message if isinstance(message, str) else None

@@ -1,0 +1,25 @@
+"""What nobody may do to the broker's own topics: groups would lose their places.
+
+Kafka allows most of it and leaves the consequences to whoever asked.
+"""
+
+from collections.abc import Mapping
+
+from penstock.errors import ApiError, ErrorCode
+from penstock.metadata.image import GROUP_TOPIC, INTERNAL_TOPICS
+
+_COMPACT = "compact"
+
+
+def internal_problem(name: str) -> ApiError | None:
+    """Why a client may not create, grow or delete this topic; None if it may."""
+    if name not in INTERNAL_TOPICS:
+        return None
+    detail = f"{name} is the broker's own: it is created when it is needed, and kept."
+    return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, detail)
+
+
+def check_internal_settings(name: str, overrides: Mapping[str, str]) -> None:
+    if name == GROUP_TOPIC and overrides.get("cleanup.policy") != _COMPACT:
+        detail = f"{name} must have cleanup.policy={_COMPACT}: retention would delete the places of groups."
+        raise ApiError(ErrorCode.INVALID_CONFIG, detail)

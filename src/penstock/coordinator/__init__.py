@@ -1,0 +1,1 @@
+"""State machines whose database is a partition of an internal topic."""

@@ -1,0 +1,83 @@
+"""Deadlines by key, cheap to move: a session is extended far more often than it ends.
+
+A deadline that moves later leaves its heap entry where it is; the entry is put right when it comes
+up. So extending costs one dict write, and the heap holds at most one entry per key and move earlier.
+"""
+
+from collections.abc import Hashable
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+_STALE_ENTRIES_MIN = 1_000
+"""Below this many, entries of cancelled timers are not worth collecting."""
+
+
+class Timers(Generic[Key]):
+    __slots__ = ("_deadlines", "_heap", "_number")
+
+    def __init__(self) -> None:
+        self._deadlines: dict[Key, float] = {}
+        self._heap: list[tuple[float, int, Key]] = []
+        self._number = 0
+        """Breaks ties, so that keys are never compared."""
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    def set(self, key: Key, deadline: float) -> None:
+        known = self._deadlines.get(key)
+        self._deadlines[key] = deadline
+        if known is None or deadline < known:
+            self._push(key, deadline)
+
+    def cancel(self, key: Key) -> None:
+        self._deadlines.pop(key, None)
+        self._bound_heap()
+
+    def deadline(self, key: Key) -> float | None:
+        return self._deadlines.get(key)
+
+    def due(self) -> float | None:
+        """When to look again; None if there is nothing to wait for. Never later than the truth."""
+        heap, deadlines = self._heap, self._deadlines
+        while heap and heap[0][2] not in deadlines:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def take_expired(self, now: float, looks_max: float = inf) -> list[Key]:
+        """The keys whose time has come, earliest first; they are timers no longer.
+
+        Looks at so many deadlines at the most. What is left stays due.
+        """
+        expired = []
+        deadlines = self._deadlines
+        looks = 0
+        while looks < looks_max and self._heap and self._heap[0][0] <= now:
+            looks += 1
+            _, _, key = heappop(self._heap)
+            deadline = deadlines.get(key)
+            if deadline is None:
+                continue
+            if deadline <= now:
+                del deadlines[key]
+                expired.append(key)
+            else:
+                self._push(key, deadline)
+        return expired
+
+    def _push(self, key: Key, deadline: float) -> None:
+        self._number += 1
+        heappush(self._heap, (deadline, self._number, key))
+        self._bound_heap()
+
+    def _bound_heap(self) -> None:
+        """What is left of cancelled and of moved timers never outweighs the living ones."""
+        if len(self._heap) <= max(_STALE_ENTRIES_MIN, 4 * len(self._deadlines)):
+            return
+        self._heap = [
+            (deadline, number, key) for number, (key, deadline) in enumerate(self._deadlines.items())
+        ]
+        heapify(self._heap)

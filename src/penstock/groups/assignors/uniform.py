@@ -1,0 +1,95 @@
+"""The uniform assignor: everybody gets as much as everybody else, and keeps what it has.
+
+If all subscribe to the same topics, each member gets the same number of partitions, or one more.
+Whoever has too many gives some up, whoever has too few takes from what is free; nothing else moves.
+That costs one look at each partition. If subscriptions differ, see `uniform_mixed.py`.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice, zip_longest
+
+from penstock.groups.assignors.spec import GroupSpec
+from penstock.groups.assignors.uniform_mixed import assign_mixed
+from penstock.groups.consumer_assignment import Assignment, size
+from penstock.types import TopicId
+
+Place = tuple[TopicId, int]
+
+
+def assign(spec: GroupSpec) -> dict[str, Assignment]:
+    if not spec.is_homogeneous:
+        return assign_mixed(spec)
+    topics = next((member.topics for member in spec.members.values()), frozenset[TopicId]())
+    if not topics:
+        return {member_id: {} for member_id in spec.members}
+    free = {topic_id: set(range(spec.partitions[topic_id])) for topic_id in sorted(topics)}
+    kept, seats = _keep(spec, free)
+    return _fill(kept, seats, ((topic_id, index) for topic_id in free for index in sorted(free[topic_id])))
+
+
+def _keep(spec: GroupSpec, free: Mapping[TopicId, set[int]]) -> tuple[dict[str, Assignment], dict[str, int]]:
+    """What each member keeps, which is then not free, and how many more it gets."""
+    quota, extra = divmod(sum(map(len, free.values())), len(spec.members))
+    kept: dict[str, Assignment] = {}
+    seats: dict[str, int] = {}
+    for member_id, member in spec.members.items():
+        assignment = _still_valid(member.assignment, free)
+        count = size(assignment)
+        allowed = quota
+        if count > quota and extra:
+            # Whoever has one more already is the one to have it.
+            allowed, extra = quota + 1, extra - 1
+        if count > allowed:
+            assignment, count = _cut(assignment, allowed), allowed
+        for topic_id, partitions in assignment.items():
+            free[topic_id] -= partitions
+        kept[member_id] = assignment
+        seats[member_id] = quota - count
+    for member_id in seats:
+        if extra and seats[member_id] >= 0:
+            seats[member_id] += 1
+            extra -= 1
+    return kept, seats
+
+
+def _still_valid(had: Assignment, free: Mapping[TopicId, set[int]]) -> Assignment:
+    """What of it exists and is nobody else's; the same object if that is all of it."""
+    # Asked for each topic of each member; so it is asked without a loop in Python.
+    if had.keys() <= free.keys() and all(map(frozenset.issubset, had.values(), map(free.__getitem__, had))):
+        return had
+    left = ((topic_id, had[topic_id] & free[topic_id]) for topic_id in had if topic_id in free)
+    return {topic_id: partitions for topic_id, partitions in left if partitions}
+
+
+def _cut(assignment: Assignment, count: int) -> Assignment:
+    """So many of it, of each topic about as many as of the others."""
+    by_topic = [
+        [(topic_id, index) for index in sorted(assignment[topic_id])] for topic_id in sorted(assignment)
+    ]
+    in_turn = chain.from_iterable(zip_longest(*by_topic))
+    return _gathered(islice((place for place in in_turn if place is not None), count))
+
+
+def _gathered(places: Iterable[Place]) -> Assignment:
+    topics: dict[TopicId, list[int]] = {}
+    for topic_id, index in places:
+        topics.setdefault(topic_id, []).append(index)
+    return {topic_id: frozenset(partitions) for topic_id, partitions in topics.items()}
+
+
+def _fill(
+    kept: dict[str, Assignment], seats: Mapping[str, int], free: Iterator[Place]
+) -> dict[str, Assignment]:
+    """Hand out what is free in turn, so that each topic is spread over the members."""
+    waiting = deque((member_id, count) for member_id, count in seats.items() if count > 0)
+    added: dict[str, list[Place]] = {member_id: [] for member_id, _ in waiting}
+    for place in free:
+        member_id, count = waiting.popleft()
+        added[member_id].append(place)
+        if count > 1:
+            waiting.append((member_id, count - 1))
+    for member_id, places in added.items():
+        held = ((topic_id, index) for topic_id, partitions in kept[member_id].items() for index in partitions)
+        kept[member_id] = _gathered(chain(held, places))
+    return kept

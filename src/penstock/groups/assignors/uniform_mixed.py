@@ -1,0 +1,129 @@
+"""The uniform assignor where members subscribe to different topics.
+
+Nobody can be given a topic it does not want, so equal shares may not exist. What is reached: no
+partition could be moved from its member to another subscriber that has two fewer or less.
+
+    1  everybody keeps what it has and still wants
+    2  what is free goes to the subscriber with the least, the topics with fewest subscribers first
+    3  partitions move from who has most to who has least, until none of them gains by it
+
+Each move makes the sum of squares of the members' counts smaller, so the third step ends.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush, heapreplace
+
+from penstock.groups.assignors.spec import GroupSpec
+from penstock.groups.consumer_assignment import Assignment
+from penstock.types import TopicId
+
+
+def assign_mixed(spec: GroupSpec) -> dict[str, Assignment]:
+    table = _Table(spec)
+    table.keep()
+    for topic_id in table.topics:
+        table.hand_out(topic_id)
+    while sum(map(table.level, table.topics)):
+        pass
+    return table.result()
+
+
+def _subscribers(spec: GroupSpec) -> dict[TopicId, list[str]]:
+    """By topic. Members that say the same are added together: most groups know few subscriptions."""
+    alike: defaultdict[frozenset[TopicId], list[str]] = defaultdict(list)
+    for member_id, member in spec.members.items():
+        alike[member.topics].append(member_id)
+    subscribers: defaultdict[TopicId, list[str]] = defaultdict(list)
+    for topics, member_ids in alike.items():
+        for topic_id in topics:
+            subscribers[topic_id] += member_ids
+    return dict(subscribers)
+
+
+class _Table:
+    def __init__(self, spec: GroupSpec) -> None:
+        self._spec = spec
+        self._loads = dict.fromkeys(spec.members, 0)
+        self._subscribers = _subscribers(spec)
+        self.topics = sorted(
+            self._subscribers, key=lambda topic_id: (len(self._subscribers[topic_id]), topic_id)
+        )
+        self._held: dict[TopicId, dict[str, set[int]]] = {topic_id: {} for topic_id in self.topics}
+        """Who has which partitions of a topic."""
+
+    def keep(self) -> None:
+        taken: dict[TopicId, set[int]] = {topic_id: set() for topic_id in self.topics}
+        for member_id, member in self._spec.members.items():
+            for topic_id, had in member.assignment.items():
+                if topic_id not in member.topics:
+                    continue
+                partitions = had - taken[topic_id]
+                if partitions and max(partitions) >= (count := self._spec.partitions[topic_id]):
+                    partitions = frozenset(index for index in partitions if index < count)
+                if partitions:
+                    taken[topic_id] |= partitions
+                    self._held[topic_id][member_id] = set(partitions)
+                    self._loads[member_id] += len(partitions)
+
+    def hand_out(self, topic_id: TopicId) -> None:
+        held = self._held[topic_id]
+        taken = set[int]().union(*held.values())
+        free = [index for index in range(self._spec.partitions[topic_id]) if index not in taken]
+        if not free:
+            return
+        least = self._by_load(self._subscribers[topic_id])
+        for index in free:
+            load, number, member_id = least[0]
+            held.setdefault(member_id, set()).add(index)
+            heapreplace(least, (load + 1, number, member_id))
+        self._loads.update((member_id, load) for load, _, member_id in least)
+
+    def level(self, topic_id: TopicId) -> bool:
+        """Move partitions of this topic while that makes loads more equal. False: none was moved."""
+        loads, held = self._loads, self._held[topic_id]
+        subscribers = self._subscribers[topic_id]
+        if not held or max(map(loads.__getitem__, held)) - min(map(loads.__getitem__, subscribers)) < 2:
+            return False
+        least = self._by_load(subscribers)
+        most = self._by_load(held, -1)
+        while most:
+            load, number, giver = most[0]
+            if -load != loads[giver] or not held.get(giver):
+                heappop(most)
+                if held.get(giver):
+                    heappush(most, (-loads[giver], number, giver))
+                continue
+            taker = self._least_loaded(least)
+            if loads[giver] - loads[taker] < 2:
+                break
+            self._move(topic_id, giver, taker)
+        return True
+
+    def _least_loaded(self, least: list[tuple[int, int, str]]) -> str:
+        while least[0][0] != self._loads[least[0][2]]:
+            _, number, member_id = least[0]
+            heapreplace(least, (self._loads[member_id], number, member_id))
+        return least[0][2]
+
+    def _move(self, topic_id: TopicId, giver: str, taker: str) -> None:
+        held = self._held[topic_id]
+        held.setdefault(taker, set()).add(held[giver].pop())
+        if not held[giver]:
+            del held[giver]
+        self._loads[giver] -= 1
+        self._loads[taker] += 1
+
+    def _by_load(self, members: Iterable[str], sign: int = 1) -> list[tuple[int, int, str]]:
+        heap = [
+            (sign * self._loads[member_id], number, member_id) for number, member_id in enumerate(members)
+        ]
+        heapify(heap)
+        return heap
+
+    def result(self) -> dict[str, Assignment]:
+        given: dict[str, dict[TopicId, frozenset[int]]] = {member_id: {} for member_id in self._spec.members}
+        for topic_id, held in self._held.items():
+            for member_id, partitions in held.items():
+                given[member_id][topic_id] = frozenset(partitions)
+        return dict(given)

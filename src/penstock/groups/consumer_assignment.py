@@ -1,0 +1,113 @@
+"""Which partitions, by topic id: what a member of a consumer group shall read, reads, or gives up.
+
+Rule 1: an assignment is never changed, only replaced; members and groups share them.
+Rule 2: no topic is in it without a partition, so that two that say the same are equal.
+Rule 3: there can be very many partitions, so what is the same is kept once: a number in all of them, and
+        a set of them in what a member shall read and what it reads.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Final, Protocol
+
+from penstock.limits import PARTITIONS_PER_TOPIC_MAX
+from penstock.types import TopicId
+
+Assignment = Mapping[TopicId, frozenset[int]]
+EMPTY: Assignment = {}
+
+_TOPIC_BYTES: Final = 80
+"""What a topic takes in memory beside the set of its partitions: its id, mostly."""
+
+
+class TopicPartitions(Protocol):
+    """As messages and records say it."""
+
+    @property
+    def topic_id(self) -> bytes: ...
+
+    @property
+    def partitions(self) -> list[int]: ...
+
+
+def read(topics: Iterable[TopicPartitions]) -> Assignment:
+    assignment: dict[TopicId, frozenset[int]] = {}
+    for topic in topics:
+        topic_id = TopicId(bytes(topic.topic_id))
+        partitions = _numbers(topic.partitions) | assignment.get(topic_id, frozenset())
+        if partitions:
+            assignment[topic_id] = partitions
+    return assignment
+
+
+def _numbers(partitions: list[int]) -> frozenset[int]:
+    known = _known_numbers()
+    return frozenset(map(known.get, partitions, partitions))
+
+
+@cache
+def _known_numbers() -> dict[int, int]:
+    """Each of them once: a number that was read takes more memory than its place in a set."""
+    return {number: number for number in range(PARTITIONS_PER_TOPIC_MAX)}
+
+
+def sharing(one: Assignment, other: Assignment) -> Assignment:
+    """The same as `one`, made of what `other` has where they are equal."""
+    if one == other:
+        return other
+    return {
+        topic_id: other[topic_id] if other.get(topic_id) == partitions else partitions
+        for topic_id, partitions in one.items()
+    }
+
+
+def weigh(assignment: Assignment, shared: Assignment = EMPTY) -> int:
+    """About what it takes in memory beside what it shares with another."""
+    if assignment is shared or not assignment:
+        return 0
+    sets = sum(
+        partitions.__sizeof__()
+        for topic_id, partitions in assignment.items()
+        if shared.get(topic_id) is not partitions
+    )
+    return assignment.__sizeof__() + len(assignment) * _TOPIC_BYTES + sets
+
+
+def in_order(assignment: Assignment) -> Iterable[tuple[TopicId, list[int]]]:
+    """Topics and partitions in the same order however they were put together."""
+    return ((topic_id, sorted(assignment[topic_id])) for topic_id in sorted(assignment))
+
+
+def size(assignment: Assignment) -> int:
+    return sum(map(len, assignment.values()))
+
+
+def common(one: Assignment, other: Assignment) -> Assignment:
+    shared = (
+        (topic_id, partitions & other[topic_id]) for topic_id, partitions in one.items() if topic_id in other
+    )
+    return {topic_id: partitions for topic_id, partitions in shared if partitions}
+
+
+def without(one: Assignment, other: Assignment) -> Assignment:
+    rest = ((topic_id, partitions - other.get(topic_id, frozenset())) for topic_id, partitions in one.items())
+    return {topic_id: partitions for topic_id, partitions in rest if partitions}
+
+
+def joined(one: Assignment, other: Assignment) -> Assignment:
+    both = dict(one)
+    for topic_id, partitions in other.items():
+        both[topic_id] = partitions | both.get(topic_id, frozenset())
+    return both
+
+
+def is_within(inner: Assignment, outer: Assignment) -> bool:
+    return all(partitions <= outer.get(topic_id, frozenset()) for topic_id, partitions in inner.items())
+
+
+def overlaps(one: Assignment, other: Assignment) -> bool:
+    return any(
+        not partitions.isdisjoint(other[topic_id])
+        for topic_id, partitions in one.items()
+        if topic_id in other
+    )

@@ -1,0 +1,158 @@
+"""How far groups have come: the committed offsets of the groups of one shard.
+
+A hundred thousand of these are ordinary, so they are small: a struct in a dict in a dict, and one
+string and one id for each topic however many groups read it.
+
+Rule 1: nothing here changes but by `replay`. Commands make records; replaying them makes the change.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from penstock.coordinator.outcome import StateRecord
+from penstock.groups.records import (
+    LegacyOffsetCommitKey,
+    LegacyOffsetCommitValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from penstock.types import NO_EPOCH, NO_TIMESTAMP, NO_TOPIC_ID, LeaderEpoch, Offset, TopicId, TopicPartition
+
+
+# Not followed by the garbage collector: it holds only numbers and texts, and there are very many.
+class Committed(msgspec.Struct, frozen=True, gc=False):
+    offset: Offset
+    leader_epoch: LeaderEpoch
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int = NO_TIMESTAMP
+    """If the client asked for a time of its own."""
+    topic_id: TopicId = NO_TOPIC_ID
+
+    @property
+    def weight_bytes(self) -> int:
+        return _OFFSET_BYTES + len(self.metadata)
+
+    def is_of(self, topic_id: TopicId) -> bool:
+        """Whether this was committed for that topic, and not for an earlier one of the same name."""
+        return NO_TOPIC_ID in (self.topic_id, topic_id) or self.topic_id == topic_id
+
+
+class Commit(NamedTuple):
+    """One partition of a commit that was found acceptable."""
+
+    partition: TopicPartition
+    committed: Committed
+
+
+_OFFSET_BYTES: Final = 300
+_GROUP_BYTES: Final = 1_000
+"""What an offset takes in memory beside its note, and a name that has offsets."""
+
+GroupOffsets = Mapping[str, Mapping[int, Committed]]
+_NO_OFFSETS: GroupOffsets = {}
+
+
+class Offsets:
+    __slots__ = ("_by_group", "_ids", "_topics", "weight_bytes")
+
+    def __init__(self) -> None:
+        self._by_group: dict[str, dict[str, dict[int, Committed]]] = {}
+        self._topics: dict[str, str] = {}
+        self._ids: dict[TopicId, TopicId] = {}
+        self.weight_bytes = 0
+        """About what all of this takes in memory."""
+
+    # Reading
+
+    def find(self, group_id: str, topic: str, partition: int) -> Committed | None:
+        return self._by_group.get(group_id, _NO_OFFSETS).get(topic, {}).get(partition)
+
+    def of_group(self, group_id: str) -> GroupOffsets:
+        return self._by_group.get(group_id, _NO_OFFSETS)
+
+    def groups(self) -> Iterable[str]:
+        return self._by_group.keys()
+
+    def has_any(self, group_id: str) -> bool:
+        return group_id in self._by_group
+
+    def partitions(self, group_id: str) -> Iterator[tuple[TopicPartition, Committed]]:
+        for topic, partitions in self.of_group(group_id).items():
+            for index, committed in partitions.items():
+                yield TopicPartition(topic, index), committed
+
+    # Changing
+
+    def replay(self, key: OffsetCommitKey | LegacyOffsetCommitKey, data: bytes | None) -> None:
+        """CorruptData: the value cannot be read, and nothing changed."""
+        if isinstance(key, OffsetCommitKey):
+            value: OffsetCommitValue | LegacyOffsetCommitValue | None = decode_value(key, data)
+        else:
+            value = decode_value(key, data)
+        if value is None:
+            self._forget(key.group, key.topic, key.partition)
+            return
+        topic = self._topics.setdefault(key.topic, key.topic)
+        if key.group not in self._by_group:
+            self.weight_bytes += _GROUP_BYTES
+        partitions = self._by_group.setdefault(key.group, {}).setdefault(topic, {})
+        before, after = partitions.get(key.partition), self._committed(value)
+        self.weight_bytes += after.weight_bytes - (before.weight_bytes if before else 0)
+        partitions[key.partition] = after
+
+    def _committed(self, value: OffsetCommitValue | LegacyOffsetCommitValue) -> Committed:
+        if isinstance(value, LegacyOffsetCommitValue):
+            return Committed(Offset(value.offset), NO_EPOCH, value.metadata, value.commit_timestamp_ms)
+        topic_id = TopicId(value.topic_id)
+        return Committed(
+            Offset(value.offset),
+            LeaderEpoch(value.leader_epoch),
+            value.metadata,
+            value.commit_timestamp_ms,
+            value.expire_timestamp_ms if value.kept_until_ms == NO_TIMESTAMP else value.kept_until_ms,
+            self._ids.setdefault(topic_id, topic_id),
+        )
+
+    def _forget(self, group_id: str, topic: str, partition: int) -> None:
+        topics = self._by_group.get(group_id)
+        partitions = topics.get(topic) if topics is not None else None
+        if topics is None or partitions is None:
+            return
+        committed = partitions.pop(partition, None)
+        self.weight_bytes -= committed.weight_bytes if committed else 0
+        if not partitions:
+            del topics[topic]
+        if not topics:
+            del self._by_group[group_id]
+            self.weight_bytes -= _GROUP_BYTES
+
+
+def commit_records(group_id: str, commits: Iterable[Commit]) -> list[StateRecord]:
+    return [
+        StateRecord(
+            encode_key(OffsetCommitKey(group_id, partition.topic, partition.partition)),
+            encode_value(
+                OffsetCommitValue(
+                    committed.offset,
+                    committed.leader_epoch,
+                    committed.metadata,
+                    committed.commit_timestamp_ms,
+                    topic_id=committed.topic_id,
+                    kept_until_ms=committed.expire_timestamp_ms,
+                )
+            ),
+        )
+        for partition, committed in commits
+    ]
+
+
+def tombstones(group_id: str, partitions: Iterable[TopicPartition]) -> list[StateRecord]:
+    return [
+        StateRecord(encode_key(OffsetCommitKey(group_id, topic, index)), None) for topic, index in partitions
+    ]

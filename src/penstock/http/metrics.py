@@ -1,0 +1,247 @@
+"""GET /metrics: the broker and its consumer groups, for Prometheus.
+
+Rule 1: series are bounded. The groups furthest behind come first, and how many were left out is told.
+Rule 2: between some groups, some partitions and some lines, everybody else gets a turn.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+from aiohttp import web
+
+from penstock import __version__
+from penstock.broker.compaction import Compaction
+from penstock.broker.coordination import Troubles
+from penstock.broker.group_reports import GroupReport, PartitionReport, Survey
+from penstock.http.prometheus import CONTENT_TYPE, COUNTER, GAUGE, Metric, Series, counter, gauge, lines
+from penstock.http.readiness import Readiness
+from penstock.http.sources import Sources
+from penstock.limits import (
+    METRICS_GROUP_PARTITIONS_MAX,
+    METRICS_LINES_PER_TURN,
+    METRICS_PARTITIONS_PER_TURN,
+    METRICS_TOPICS_MAX,
+)
+from penstock.replication.partition import Partition
+
+
+class MetricsPage:
+    def __init__(self, sources: Sources, readiness: Readiness) -> None:
+        self._sources = sources
+        self._readiness = readiness
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/metrics", self.metrics)
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        survey = await self._sources.groups.survey(METRICS_GROUP_PARTITIONS_MAX)
+        sizes = await _topic_sizes(self._sources.storage.partitions)
+        text = await _written(
+            [
+                *self._broker(),
+                *sizes.metrics(),
+                *group_metrics(survey),
+                *trouble_metrics(self._sources.groups.troubles()),
+            ]
+        )
+        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
+
+    def _broker(self) -> Iterator[Metric]:
+        storage, server = self._sources.storage, self._sources.server
+        yield Metric("penstock_info", GAUGE, "Which version runs.", ("version",), [Series((__version__,), 1)])
+        yield gauge("penstock_ready", "1 when clients can be served.", int(self._readiness() is None))
+        yield gauge(
+            "penstock_storage_failed",
+            "1 when the disk broke a promise and nothing is written any more.",
+            int(storage.partitions.failure is not None),
+        )
+        yield gauge("penstock_connections", "Clients that are connected.", server.connection_count)
+        yield from _cleanings(self._sources.compaction)
+
+
+def _cleanings(compaction: Compaction) -> Iterator[Metric]:
+    yield counter(
+        "penstock_compaction_cleanings_total", "Cleanings that came to their end.", compaction.cleanings
+    )
+    yield counter("penstock_compaction_failures_total", "Cleanings that did not.", compaction.failures)
+    yield gauge(
+        "penstock_compaction_set_aside",
+        "Logs whose last cleaning failed and that wait for another.",
+        len(compaction.setbacks) + len(compaction.uncleanable),
+    )
+
+
+async def _written(metrics: Iterable[Metric]) -> str:
+    parts: list[str] = []
+    for line in lines(metrics):
+        parts.append(line)
+        if len(parts) % METRICS_LINES_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return "".join(parts)
+
+
+class _TopicSizes:
+    """Sums over all partitions, of which there may be a hundred thousand."""
+
+    def __init__(self) -> None:
+        self.partitions = 0
+        self.offline = 0
+        self.appended_bytes: dict[str, int] = {}
+        self.kept_bytes: dict[str, int] = {}
+
+    def add(self, partition: Partition) -> None:
+        topic, log = partition.name.topic, partition.log
+        self.partitions += 1
+        self.offline += partition.offline is not None
+        self.appended_bytes[topic] = self.appended_bytes.get(topic, 0) + log.appended_bytes
+        self.kept_bytes[topic] = self.kept_bytes.get(topic, 0) + log.size_bytes
+
+    def metrics(self) -> Iterator[Metric]:
+        shown = sorted(self.appended_bytes)[:METRICS_TOPICS_MAX]
+        left_out = len(self.appended_bytes) - len(shown)
+        yield gauge("penstock_partitions", "Partitions that live on this broker.", self.partitions)
+        yield gauge("penstock_partitions_offline", "Partitions that cannot be used.", self.offline)
+        yield gauge("penstock_topics_left_out", "Topics without series, because of their number.", left_out)
+        yield Metric(
+            "penstock_topic_appended_bytes_total",
+            COUNTER,
+            "Bytes of record batches written since the broker started.",
+            ("topic",),
+            [Series((topic,), self.appended_bytes[topic]) for topic in shown],
+        )
+        yield Metric(
+            "penstock_topic_size_bytes",
+            GAUGE,
+            "Bytes of record batches kept.",
+            ("topic",),
+            [Series((topic,), self.kept_bytes[topic]) for topic in shown],
+        )
+
+
+async def _topic_sizes(partitions: Iterable[Partition]) -> _TopicSizes:
+    sizes = _TopicSizes()
+    for number, partition in enumerate(tuple(partitions), 1):
+        sizes.add(partition)
+        if number % METRICS_PARTITIONS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return sizes
+
+
+def group_metrics(survey: Survey) -> Iterator[Metric]:
+    groups = survey.groups
+    yield gauge("penstock_groups", "Consumer groups on this broker.", len(groups) + survey.left_out)
+    yield gauge(
+        "penstock_groups_left_out",
+        "Groups without series here, because of their number: those least behind.",
+        survey.left_out,
+    )
+    yield gauge(
+        "penstock_coordinators_loading",
+        "Partitions of the offsets topic whose groups are not known yet.",
+        survey.shards_loading,
+    )
+    yield Metric(
+        "penstock_group_state",
+        GAUGE,
+        "1 for the state that the group is in.",
+        ("group", "type", "state"),
+        (Series((each.status.group_id, each.status.type, each.status.state), 1) for each in groups),
+    )
+    yield from _members_and_rebalances(groups)
+    yield from _lags(groups)
+
+
+def trouble_metrics(troubles: Troubles) -> Iterator[Metric]:
+    yield gauge(
+        "penstock_coordinators_full",
+        "Partitions of the offsets topic that cannot be written for want of space.",
+        troubles.full,
+    )
+    yield gauge(
+        "penstock_coordinator_records_unreadable",
+        "Records of the offsets topic that hold what groups need and cannot be read.",
+        troubles.unreadable,
+    )
+    yield counter(
+        "penstock_coordinator_answers_failed_total",
+        "Clients that could not be given their answer.",
+        troubles.unanswered,
+    )
+    yield counter(
+        "penstock_coordinator_decisions_too_large_total",
+        "Requests that were refused because no batch holds what they ask for.",
+        troubles.too_large,
+    )
+
+
+def _members_and_rebalances(groups: Iterable[GroupReport]) -> Iterator[Metric]:
+    label = ("group",)
+    yield Metric(
+        "penstock_group_members",
+        GAUGE,
+        "Members of the group.",
+        label,
+        (Series((each.status.group_id,), len(each.status.members)) for each in groups),
+    )
+    yield Metric(
+        "penstock_group_rebalances_total",
+        COUNTER,
+        "Rebalances since this broker leads the group.",
+        label,
+        (Series((each.status.group_id,), each.status.rebalances.total) for each in groups),
+    )
+    yield Metric(
+        "penstock_group_rebalance_duration_seconds",
+        GAUGE,
+        "How long the last rebalance took, or the one under way has taken.",
+        label,
+        (
+            Series((each.status.group_id,), duration_ms / 1000)
+            for each in groups
+            if (duration_ms := _rebalance_ms(each)) is not None
+        ),
+    )
+
+
+def _rebalance_ms(report: GroupReport) -> int | None:
+    rebalances = report.status.rebalances
+    return rebalances.duration_ms if rebalances.under_way_ms is None else rebalances.under_way_ms
+
+
+def _lags(groups: Iterable[GroupReport]) -> Iterator[Metric]:
+    labels = ("group", "topic", "partition")
+
+    def each() -> Iterator[tuple[tuple[str, ...], PartitionReport]]:
+        for group in groups:
+            for entry in group.partitions:
+                topic, number = entry.partition
+                yield (group.status.group_id, topic, str(number)), entry
+
+    yield Metric(
+        "penstock_group_lag_records",
+        GAUGE,
+        "Records from the committed offset to the end of the log.",
+        labels,
+        (Series(values, entry.lag.behind) for values, entry in each() if entry.lag.behind is not None),
+    )
+    yield Metric(
+        "penstock_group_lag_age_seconds",
+        GAUGE,
+        "How long the oldest record that waits has waited.",
+        labels,
+        (Series(values, entry.lag.age_ms / 1000) for values, entry in each() if entry.lag.age_ms is not None),
+    )
+    yield Metric(
+        "penstock_group_lost_records",
+        GAUGE,
+        "Records deleted before the group had read them.",
+        labels,
+        (Series(values, entry.lag.lost) for values, entry in each() if entry.lag.lost),
+    )
+    yield Metric(
+        "penstock_group_consumption_rate",
+        GAUGE,
+        "Records a second, by the commits of the last minute.",
+        labels,
+        (Series(values, entry.lag.rate) for values, entry in each() if entry.lag.behind is not None),
+    )

@@ -1,0 +1,64 @@
+"""The text that Prometheus reads, version 0.0.4: a few lines about a metric, then its series.
+
+    # HELP penstock_connections Clients that are connected.
+    # TYPE penstock_connections gauge
+    penstock_connections 3
+
+Rule: values are read while the text is made, so a metric that nobody asks for costs nothing.
+"""
+
+from collections.abc import Iterable, Iterator
+from math import isfinite
+from typing import Final, NamedTuple
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+GAUGE: Final = "gauge"
+COUNTER: Final = "counter"
+
+Value = int | float
+_IN_LABELS: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_NOT_FINITE: Final = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
+
+
+class Series(NamedTuple):
+    labels: tuple[str, ...]
+    """Values, in the order of the metric's label names."""
+    value: Value
+
+
+class Metric(NamedTuple):
+    name: str
+    kind: str
+    help: str
+    label_names: tuple[str, ...]
+    series: Iterable[Series]
+
+
+def gauge(name: str, help_text: str, value: Value) -> Metric:
+    return Metric(name, GAUGE, help_text, (), (Series((), value),))
+
+
+def counter(name: str, help_text: str, value: Value) -> Metric:
+    return Metric(name, COUNTER, help_text, (), (Series((), value),))
+
+
+def lines(metrics: Iterable[Metric]) -> Iterator[str]:
+    """One by one, each with its end, so that whoever writes them can pause."""
+    for name, kind, help_text, label_names, series in metrics:
+        yield f"# HELP {name} {help_text}\n# TYPE {name} {kind}\n"
+        for labels, value in series:
+            yield f"{name}{_labels(label_names, labels)} {_number(value)}\n"
+
+
+def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    if not names:
+        return ""
+    pairs = zip(names, values, strict=True)
+    return "{" + ",".join(f'{name}="{value.translate(_IN_LABELS)}"' for name, value in pairs) + "}"
+
+
+def _number(value: Value) -> str:
+    if isinstance(value, int):
+        return str(value)
+    return repr(value) if isfinite(value) else _NOT_FINITE[str(value)]

@@ -1,0 +1,15 @@
+"""What HTTP shows of a running broker."""
+
+from typing import NamedTuple
+
+from penstock.broker.compaction import Compaction
+from penstock.broker.group_reports import GroupReports
+from penstock.broker.server import Server
+from penstock.broker.storage import Storage
+
+
+class Sources(NamedTuple):
+    groups: GroupReports
+    storage: Storage
+    server: Server
+    compaction: Compaction

@@ -1,0 +1,72 @@
+"""When the first record at or after an offset was written, to the second.
+
+The header of a batch tells the time of its first record and the newest of all. Where these are within
+a second of each other the header is the answer and the batch is not opened: ten thousand groups may
+want to know, each of a record somewhere in the middle of a batch.
+
+Blocks, as all reading does: it runs in a worker thread on values made for it.
+"""
+
+from typing import Final, NamedTuple
+
+from penstock.errors import CorruptData
+from penstock.host.disk import File
+from penstock.limits import DECOMPRESSED_BYTES_MAX, SECOND_MS
+from penstock.log.partition_log import PartitionLog
+from penstock.log.reading import ColdRead, ColdResult, Found, find_batch
+from penstock.protocol import records
+from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
+from penstock.types import Offset
+
+PRECISION_MS: Final = 1 * SECOND_MS
+
+
+class FirstTime(NamedTuple):
+    timestamp_ms: int | None
+    """None: the batch holds no record at or after the offset. The answer is in the next one."""
+    result: ColdResult
+    """Without the batch, which nobody asked for."""
+
+
+def plan_first_record(log: PartitionLog, offset: Offset, end_offset: Offset) -> ColdRead:
+    """Where to look for the batch that holds `offset`, for `first_time`."""
+    assert log.log_start_offset <= offset < end_offset, "somebody must be able to read there"
+    return ColdRead(log.view(log.segment_holding(offset)), offset, end_offset, 0, at_least_one=False)
+
+
+def first_time(read: ColdRead) -> FirstTime:
+    """Raises CorruptData when what is on disk is not what was written."""
+    segment = read.segment
+    file = segment.disk.open(segment.log_path)
+    try:
+        indexes = segment.load_indexes(file)
+        position = find_batch(file, indexes.by_offset, read.offset, segment.size_bytes)
+        if position >= segment.size_bytes:  # compaction may leave nothing behind the last batch
+            return FirstTime(None, ColdResult(Found(b"", read.offset, position), indexes))
+        header = parse_header(file.read(position, HEADER_BYTES))
+        found = Found(b"", header.next_offset, position + header.size)
+        return FirstTime(_time_in(file, position, header, read.offset), ColdResult(found, indexes))
+    finally:
+        file.release()
+
+
+def _time_in(file: File, position: int, header: BatchHeader, offset: Offset) -> int | None:
+    if header.is_control or header.record_count == 0:
+        return None  # markers are not for consumers
+    if header.has_log_append_time:
+        return header.max_timestamp
+    has_all = header.record_count == header.last_offset_delta + 1
+    if has_all and 0 <= header.max_timestamp - header.base_timestamp <= PRECISION_MS:
+        return header.base_timestamp
+    return _time_of_record(file.read(position, header.size), header, offset)
+
+
+def _time_of_record(batch: bytes, header: BatchHeader, offset: Offset) -> int | None:
+    """Compaction may have removed the records at the end of a batch."""
+    try:
+        for record in records.iterate(batch, limit_bytes=DECOMPRESSED_BYTES_MAX):
+            if record.offset >= offset:
+                return record.timestamp
+    except CorruptData:
+        return header.max_timestamp  # what its producer sent; its header answers for it
+    return None

@@ -1,0 +1,104 @@
+"""Members come, go, crash and freeze while records keep coming: nothing is skipped, nothing is undone.
+
+What must hold at the end of every story
+    every record was given to some member, without a gap
+    the group's committed offsets reached the end, and never went back on the way
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.broker_process import BrokerProcess, serving
+from tests.integration.group_crowd import (
+    QUICK_GROUPS,
+    Crowd,
+    Member,
+    Places,
+    Source,
+    assert_nothing_was_missed,
+    create_topic,
+    crowd,
+    news,
+    offered,
+)
+from tools.differential.broker import free_ports
+
+PARTITIONS = 6
+KINDS = ("confluent-range", "confluent-cooperative", "confluent-consumer", "kafka-python", "aiokafka")
+
+
+@pytest.fixture
+def broker(data_dir: Path) -> Iterator[BrokerProcess]:
+    """On ports that it keeps when it is started again."""
+    kafka, http = free_ports(2)
+    addresses = ("--kafka", f"127.0.0.1:{kafka}", "--http", f"127.0.0.1:{http}")
+    with serving(data_dir, settings=QUICK_GROUPS, addresses=addresses) as broker:
+        create_topic(broker.bootstrap, "t", PARTITIONS)
+        yield broker
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest, broker: BrokerProcess) -> str:
+    return offered(str(request.param), broker.bootstrap)
+
+
+def freeze_until_replaced(them: Crowd, zombie: Member, other: Member, places: Places) -> None:
+    """A member stops with records in hand, for so long that another reads on in its place."""
+    zombie.hold()
+    zombie.pause()
+    held = zombie.held()
+    them.wait_until(lambda: all(places.now[partition] > offset for partition, offset in held.items()))
+    assert {partition for partition, _ in other.delivered()} >= set(held)
+    zombie.let_go()
+    zombie.resume()
+
+
+def test_members_join_leave_crash_and_freeze_under_load(
+    kind: str, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    address = broker.bootstrap
+    with (
+        crowd(address, "t", "readers", tmp_path) as them,
+        Places(address, "t", "readers", PARTITIONS) as places,
+        Source(address, "t", PARTITIONS) as source,
+    ):
+        first, second, third = (them.add(kind) for _ in range(3))
+        them.wait_until(lambda: all(member.delivered() for member in them.members))
+        third.leave()
+        second.crash()
+        them.wait_until(news(first, PARTITIONS))
+
+        fourth = them.add(kind)
+        them.wait_until(fourth.delivered)
+        freeze_until_replaced(them, fourth, first, places)
+        them.wait_until(fourth.outcome_of_held)
+        assert fourth.outcome_of_held() == "refused"
+
+        before = len(fourth.delivered())
+        them.wait_until(lambda: len(fourth.delivered()) > before)
+        assert_nothing_was_missed(them, source, places)
+        first.leave()
+        fourth.leave()
+
+
+def test_members_go_on_where_they_were_when_the_broker_is_killed_and_comes_back(
+    kind: str, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    address = broker.bootstrap
+    with (
+        crowd(address, "t", "readers", tmp_path) as them,
+        Places(address, "t", "readers", PARTITIONS) as places,
+        Source(address, "t", PARTITIONS) as source,
+    ):
+        for _ in range(2):
+            them.add(kind)
+        them.wait_until(lambda: all(member.delivered() for member in them.members))
+        broker.kill()
+        broker.start()
+        before = len(them.delivered())
+        them.wait_until(lambda: len(them.delivered()) > before)
+        assert_nothing_was_missed(them, source, places)
+        for member in them.members:
+            member.leave()

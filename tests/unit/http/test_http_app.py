@@ -1,0 +1,96 @@
+"""What is answered over HTTP when things are not as they should be, and when they are many."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from penstock.broker.coordination import Troubles
+from penstock.broker.group_reports import GroupReport, PartitionReport, Survey
+from penstock.errors import ApiError, ErrorCode
+from penstock.groups.lag import LogSpan, lag_of, totals_of
+from penstock.groups.status import GroupStatus, RebalanceStatus
+from penstock.http.groups import GroupPages
+from penstock.http.metrics import group_metrics, trouble_metrics
+from penstock.http.prometheus import lines
+from penstock.http.refusals import refusals_as_json
+from penstock.types import Offset, TopicPartition
+
+
+class LoadingGroups:
+    """Coordinators that have not read their log yet."""
+
+    async def one(self, group_id: str) -> None:
+        raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    async def page(self, prefix: str, after: str, limit: int) -> None:
+        raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Any]:
+    app = web.Application(middlewares=[refusals_as_json])
+    GroupPages(LoadingGroups()).add_to(app.router)  # type: ignore[arg-type]
+    async with TestClient(TestServer(app)) as client:
+        yield client
+
+
+@pytest.mark.parametrize("path", ["/v1/groups", "/v1/groups/g"])
+async def test_while_groups_are_loading_that_is_said_and_not_that_there_are_none(
+    client: Any, path: str
+) -> None:
+    reply = await client.get(path)
+    assert reply.status == 503
+    assert (await reply.json())["error"]["code"] == "loading"
+
+
+async def test_another_method_is_refused_with_those_that_are_allowed(client: Any) -> None:
+    reply = await client.post("/v1/groups")
+    assert (reply.status, reply.headers["Allow"]) == (405, "GET, HEAD")
+    assert (await reply.json())["error"]["message"] == "/v1/groups takes GET, HEAD, not POST."
+
+
+def report(committed: int, rebalances: RebalanceStatus) -> GroupReport:
+    lag = lag_of(Offset(committed), LogSpan(Offset(50), Offset(100)), 2.5).aged(1_000, 3_500)
+    status = GroupStatus("g", "consumer", "Assigning", "uniform", (), rebalances, ())
+    partition = PartitionReport(TopicPartition("t", 3), lag, 0, None)
+    return GroupReport(status, [partition], totals_of([lag]))
+
+
+def test_what_was_left_out_is_counted() -> None:
+    text = "".join(lines(group_metrics(Survey([], 7, 2))))
+    assert "\npenstock_groups 7\n" in text
+    assert "\npenstock_groups_left_out 7\n" in text
+    assert "\npenstock_coordinators_loading 2\n" in text
+
+
+def test_the_troubles_of_coordinators_are_counted() -> None:
+    text = "".join(lines(trouble_metrics(Troubles(unreadable=1, full=2, unanswered=3, too_large=4))))
+    assert "\npenstock_coordinator_records_unreadable 1\n" in text
+    assert "\npenstock_coordinators_full 2\n" in text
+    assert "\npenstock_coordinator_answers_failed_total 3\n" in text
+    assert "\npenstock_coordinator_decisions_too_large_total 4\n" in text
+
+
+def test_a_group_has_series_for_its_lag_and_for_its_rebalances() -> None:
+    survey = Survey([report(40, RebalanceStatus(4, "somebody left", 1_500, None))], 0, 0)
+    text = "".join(lines(group_metrics(survey)))
+    where = '{group="g",topic="t",partition="3"}'
+    for line in (
+        f"penstock_group_lag_records{where} 50",
+        f"penstock_group_lag_age_seconds{where} 2.5",
+        f"penstock_group_lost_records{where} 10",
+        f"penstock_group_consumption_rate{where} 2.5",
+        'penstock_group_rebalances_total{group="g"} 4',
+        'penstock_group_rebalance_duration_seconds{group="g"} 1.5',
+        'penstock_group_state{group="g",type="consumer",state="Assigning"} 1',
+    ):
+        assert f"\n{line}\n" in text
+
+
+def test_a_rebalance_that_is_under_way_is_measured_so_far() -> None:
+    survey = Survey([report(60, RebalanceStatus(4, "somebody left", None, 9_000))], 0, 0)
+    text = "".join(lines(group_metrics(survey)))
+    assert 'penstock_group_rebalance_duration_seconds{group="g"} 9.0\n' in text
