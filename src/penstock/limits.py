@@ -34,19 +34,46 @@ CONFIG_VALUE_BYTES_MAX = SHORT_MAX
 STATE_BATCH_BYTES_MAX = 512 * KIB
 # All that one command may change: it is one batch, or it would not be all or nothing.
 STATE_COMMAND_BYTES_MAX = 16 * MIB
+# So much of what gathered is written for one flush; a few milliseconds of encoding.
+STATE_RECORDS_PER_FLUSH = 2_000
+STATE_BYTES_PER_FLUSH = 4 * MIB
+# Records that long commands and timers make in one turn of the loop, all together: about 20 us each,
+# from the decision to the file. What a group takes beside its records is counted as so many of them.
+STATE_RECORDS_PER_TURN = 1_000
+GROUP_TURN_RECORDS = 5
+# Timers that are looked at in one turn.
+TIMERS_PER_TURN = 1_000
 # A coordinator's log is read in pieces of this size, and after so many records others get a turn.
 LOAD_BYTES_AT_ONCE = 1 * MIB
 LOAD_RECORDS_PER_TURN = 200
-# After an append failed, the state is loaded again no sooner than this.
+# After an append failed, the state is loaded again no sooner than this; if that fails, after twice as
+# long each time, up to the second.
 COORDINATOR_RELOAD_MS = 1 * SECOND_MS
+COORDINATOR_RELOAD_MS_MAX = 1 * MINUTE_MS
+# After the disk was full, a coordinator looks this often whether so much is free again, or twice what
+# there was no room for. If that was no room after all, it looks half as often each time.
+COORDINATOR_ROOM_CHECK_MS = 1 * SECOND_MS
+COORDINATOR_ROOM_CHECK_MS_MAX = 30 * SECOND_MS
+COORDINATOR_ROOM_BYTES = 8 * MIB
+# Records of a coordinator's log that cannot be read, and are told of one by one.
+UNREADABLE_RECORDS_TOLD_MAX = 20
+# What is remembered of all groups together: members, offsets, notes. Newcomers are refused beyond it.
+GROUP_STATE_BYTES_MAX = 512 * MIB
+# One reply about groups, and how many long ones are made at once.
+GROUP_REPLY_BYTES_MAX = 32 * MIB
+GROUP_REPLIES_AT_ONCE = 4
+# Committed offsets that are put into a reply in one turn of the loop.
+OFFSETS_PER_TURN = 2_000
 # What the members of one group tell and are told, all together: it is written as one record.
 GROUP_METADATA_BYTES_MAX = 2 * MIB
 # The name of a group, which is in every one of its records.
 GROUP_ID_BYTES_MAX = 1 * KIB
+# Groups that have settings of their own: they are kept in memory, whether or not the group is there.
+GROUPS_WITH_SETTINGS_MAX = 10_000
 # Members of one group, unless the operator says otherwise; Kafka sets no limit to classic groups.
 GROUP_MEMBERS_MAX = 10_000
-# Groups that are looked through at once for offsets to forget.
-GROUPS_EXPIRED_PER_TURN = 200
+# Offsets that are looked at in one turn of the loop, to forget those whose time is up.
+OFFSETS_LOOKED_PER_TURN = 5_000
 # How fast groups read is measured over this long, for so many partitions that moved last.
 GROUP_RATE_WINDOW_MS = 1 * MINUTE_MS
 GROUP_RATE_PARTITIONS_MAX = 20_000
@@ -58,7 +85,8 @@ GROUP_REPORTS_AT_ONCE = 4
 RECORD_TIMES_READ_AT_ONCE = 64
 RECORD_TIMES_KEPT_MAX = 20_000
 RECORD_TIME_KEPT_MS = 1 * MINUTE_MS
-# Offsets that are forgotten in one batch.
+# Offsets that are kept or forgotten in one batch, which is one turn of the loop.
+COMMITS_AT_ONCE = 1_000
 TOMBSTONES_AT_ONCE = 1_000
 # All that one commit may say: about ten thousand partitions.
 COMMIT_BYTES_MAX = 2 * MIB
@@ -183,6 +211,14 @@ FETCH_WAIT_MS_MAX = 5 * MINUTE_MS
 FETCH_SESSIONS_MAX = 1_000
 # Partitions remembered by all sessions together.
 FETCH_SESSION_PARTITIONS_MAX = 200_000
+# Partitions of sessionless fetches that are remembered by all connections, to know them when they are
+# fetched again, and by one of them; about 500 bytes each.
+FETCH_REPEATS_PARTITIONS_MAX = 100_000
+FETCH_REPEATS_PER_CONNECTION_MAX = 20_000
+# What a topic among them is counted as, beside its partitions.
+FETCH_REPEATS_TOPIC_PARTITIONS = 4
+# A smaller fetch is decoded in as little time.
+FETCH_REPEATS_PARTITIONS_MIN = 16
 # A session that fetched within this time is not evicted for a new one.
 FETCH_SESSION_EVICTION_MS = 2 * MINUTE_MS
 
@@ -301,6 +337,18 @@ assert PRODUCER_WINDOW_BATCHES >= 5
 # A topic as large as a topic may be still fits the cluster and one fetch of all its partitions.
 assert PARTITIONS_PER_TOPIC_MAX <= PARTITIONS_MAX
 assert PARTITIONS_PER_TOPIC_MAX <= FETCH_SESSION_PARTITIONS_MAX
+# What a commit or the record of a group takes is far from what a command may take.
+assert 2 * max(COMMIT_BYTES_MAX, GROUP_METADATA_BYTES_MAX) < STATE_COMMAND_BYTES_MAX
+# Whatever is written for one flush finds room where a coordinator believes that there is some, and no
+# batch has more records than the log takes.
+assert max(COMMIT_BYTES_MAX, GROUP_METADATA_BYTES_MAX, STATE_BYTES_PER_FLUSH) < COORDINATOR_ROOM_BYTES
+assert 2 * STATE_RECORDS_PER_FLUSH < RECORDS_CHECKED_MAX
+# The pieces of long commands fit a turn.
+assert max(COMMITS_AT_ONCE, TOMBSTONES_AT_ONCE) <= STATE_RECORDS_PER_TURN
+# The long replies that are made at once leave room for fetches.
+assert GROUP_REPLIES_AT_ONCE * GROUP_REPLY_BYTES_MAX < REPLY_BYTES_TOTAL_MAX
+# A topic as large as a topic may be is remembered, and leaves room for others.
+assert PARTITIONS_PER_TOPIC_MAX < FETCH_REPEATS_PER_CONNECTION_MAX < FETCH_REPEATS_PARTITIONS_MAX // 2
 # Otherwise the index of a single segment could not be kept while it is read.
 assert 2 * INDEX_BYTES_MAX <= INDEX_BYTES_KEPT_MAX
 # Otherwise a segment could be read only by scanning it from its start.

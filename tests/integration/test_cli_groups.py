@@ -150,7 +150,8 @@ def test_by_force_members_are_removed_and_come_back_at_the_new_place(
 ) -> None:
     with consumer_running(group_broker.bootstrap, filled, filled) as running:
         out = group_cli.ok("group", "reset", filled, "--topic", filled, "--to", "20", "--force", "--json")
-        assert len(json.loads(out)["removed_members"]) == 1
+        # It may be back, under a new id, before the offsets are written: then it is removed once more.
+        assert json.loads(out)["removed_members"]
         eventually(lambda: len(running.values) == RECORDS + 20, seconds_max=SECONDS_MAX)
         assert described(group_cli, filled)["member_count"] == 1
 

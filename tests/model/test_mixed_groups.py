@@ -1,18 +1,19 @@
 """Consumers of both protocols in one group, which moves back and forth between the two.
 
-The classic consumers here are eager: they stop reading before they join. In a classic group the leader
-divides the work; in a consumer group the coordinator does. After every step nobody whom the group
-counts as a member reads what another member reads, and the group is what its log says.
+Classic consumers are eager, which stop reading before they join, or cooperative, which go on until they
+are told what to give up. In a classic group the leader divides the work; in a consumer group the
+coordinator does. After every step nobody whom the group counts as a member reads what another member
+reads, however old what it knows is, and the group is what its log says.
 """
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.errors import ErrorCode
-from penstock.groups.classic_group import ClassicGroup, ClassicState
 from penstock.groups.consumer_group import ConsumerGroup, ConsumerState
+from penstock.groups.consumer_protocol import ConsumerProtocolSubscription, decode_subscription
 from tests.unit.groups.consumer_support import Member, World, topic, topic_id
 from tests.unit.groups.migration_support import Classic, assignment
 
@@ -33,9 +34,10 @@ class Eager(Classic):
             return
         self.collect()
         code = self.beat() if self.member_id and self.world.place.group else ErrorCode.UNKNOWN_MEMBER_ID
-        if not code:
+        if not code and not self.has_released:
             return
-        self.owned = {}
+        self.has_released = False
+        self.stop_reading(code)
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             self.member_id = ""
         joined = self.join()
@@ -46,6 +48,14 @@ class Eager(Classic):
             self.divide()
 
     is_behind = False
+    has_released = False
+    """It gave something up that the next generation can give to somebody else."""
+
+    def stop_reading(self, _: ErrorCode) -> None:
+        self.owned = {}
+
+    def share(self, number: int, member_ids: list[str], _: dict[int, str]) -> set[int]:
+        return set(range(number, PARTITIONS, len(member_ids)))
 
     def divide(self) -> None:
         """Fetch the assignment; as a leader, make it."""
@@ -54,14 +64,48 @@ class Eager(Classic):
         if reply.error_code or self.world.place.group is None:
             return
         ids = sorted(member.member_id for member in reply.members)
+        owners = {
+            index: member.member_id
+            for member in reply.members
+            for owned in _subscribed(member.metadata).owned_partitions
+            for index in owned.partitions
+        }
         shares = {
-            member_id: assignment(a=set(range(number, PARTITIONS, len(ids))))
-            for number, member_id in enumerate(ids)
+            member_id: assignment(a=self.share(number, ids, owners)) for number, member_id in enumerate(ids)
         }
         self.sync(shares)
 
 
+def _subscribed(metadata: bytes) -> ConsumerProtocolSubscription:
+    subscription = decode_subscription(metadata)
+    assert subscription is not None
+    return subscription
+
+
+class Cooperative(Eager):
+    """It reads on while it joins. What it is not given again it gives up, and joins once more."""
+
+    def stop_reading(self, code: ErrorCode) -> None:
+        if code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
+            self.owned = {}
+
+    def share(self, number: int, member_ids: list[str], owners: dict[int, str]) -> set[int]:
+        """Nothing that somebody else still reads."""
+        mine = member_ids[number]
+        return {
+            index for index in super().share(number, member_ids, owners) if owners.get(index, mine) == mine
+        }
+
+    def collect(self) -> ErrorCode:
+        before = self.partitions()
+        code = super().collect()
+        self.has_released |= bool(before - self.partitions())
+        return code
+
+
 class MixedGroups(RuleBasedStateMachine):
+    kind: type[Eager] = Eager
+
     def __init__(self) -> None:
         super().__init__()
         self.world = World(topic("a", PARTITIONS))
@@ -69,13 +113,27 @@ class MixedGroups(RuleBasedStateMachine):
         self.classics: list[Eager] = []
         self.born = 0
 
+    @initialize(count=st.integers(0, 3))
+    def begin_classic(self, count: int) -> None:
+        """Mostly there is a group at rest that can be disturbed."""
+        for number in range(count):
+            self.classics.append(self.kind(self.world, f"c{number}"))
+        for _ in range(12):
+            self.everybody_lives()
+
+    @rule()
+    def everybody_lives(self) -> None:
+        self.world.advance(0.2)
+        for classic in self.classics:
+            classic.live()
+
     @rule(is_classic=st.booleans(), instance=st.sampled_from([None] * 8 + ["i1", "i2"]))
     def come(self, is_classic: bool, instance: str | None) -> None:
         self.born += 1
         if len(self.members) + len(self.classics) >= 5:
             return
         if is_classic:
-            self.classics.append(Eager(self.world, f"c{self.born}", instance))
+            self.classics.append(self.kind(self.world, f"c{self.born}", instance))
             self.classics[-1].live()
         else:
             self.members.append(Member(self.world, f"m{self.born}", instance))
@@ -142,23 +200,10 @@ class MixedGroups(RuleBasedStateMachine):
     def readers(self) -> list[tuple[str, set[int]]]:
         """Those whom the group counts as members, and what they read."""
         group = self.world.place.group
-        if isinstance(group, ConsumerGroup):
-            known = {member_id: member.epoch for member_id, member in group.members.items()}
-        elif isinstance(group, ClassicGroup) and group.state is ClassicState.STABLE:
-            known = dict.fromkeys(group.members, group.generation)
-        else:
-            known = {}
-        classics = [
-            (each.member_id, each.partitions())
-            for each in self.classics
-            if known.get(each.member_id) == each.generation
-        ]
-        consumers = [
-            (each.member_id, set(each.owned.get(topic_id("a"), ())))
-            for each in self.members
-            if known.get(each.member_id) == each.epoch
-        ]
-        return classics + consumers
+        known = group.members if group is not None else {}
+        classics = [(each.member_id, each.partitions()) for each in self.classics]
+        consumers = [(each.member_id, set(each.owned.get(topic_id("a"), ()))) for each in self.members]
+        return [each for each in classics + consumers if each[0] in known]
 
     @invariant()
     def nobody_reads_what_another_reads(self) -> None:
@@ -168,10 +213,17 @@ class MixedGroups(RuleBasedStateMachine):
             read |= indexes
 
 
-MixedGroups.TestCase.settings = settings(
-    max_examples=40,
+class CooperativeGroups(MixedGroups):
+    kind = Cooperative
+
+
+SETTINGS = settings(
+    max_examples=100,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+MixedGroups.TestCase.settings = SETTINGS
+CooperativeGroups.TestCase.settings = SETTINGS
 TestMixedGroups = pytest.mark.timeout(300)(MixedGroups.TestCase)
+TestCooperativeGroups = pytest.mark.timeout(300)(CooperativeGroups.TestCase)

@@ -11,12 +11,15 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from penstock.broker import compaction
 from penstock.broker.flusher import Flusher
 from penstock.errors import CorruptData, StorageFailed
-from penstock.log import recovery
+from penstock.log import cleaning, recovery
+from penstock.log.compaction import group_segments
 from penstock.log.partition_log import Flush, PartitionLog
 from penstock.log.producers import Producers
 from penstock.log.segment import Segment
+from penstock.log.swap import discard
 from penstock.replication.partition import Partition
 from penstock.sim.history import Violation
 from penstock.sim.run import main, run_seed
@@ -124,18 +127,38 @@ def readers_see_what_is_not_flushed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "advance", advance)
 
 
+def tombstones_do_not_stay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cleaning, "keeps_tombstones", lambda header, horizons: False)
+
+
+def what_is_not_safe_is_cleaned(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(compaction, "safe_end", lambda log, stable_end: log.log_end_offset)
+
+
+def a_swap_that_was_decided_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery, "finish_swaps", discard)
+
+
+def a_tombstone_goes_before_what_it_deletes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cleaning, "group_segments", lambda *arguments: group_segments(*arguments)[::-1])
+
+
 # Each with a seed from which on it does not take long.
 CANARIES: Sequence[tuple[Canary, int]] = (
-    (acknowledges_before_the_flush, 617),
+    (acknowledges_before_the_flush, 623),
     (recovery_believes_every_byte, 608),
     (new_files_are_not_synced_into_their_folder, 602),
-    (a_failed_sync_is_tried_again, 605),
+    (a_failed_sync_is_tried_again, 617),
     (what_a_failed_sync_left_in_memory_is_believed, 605),
     (a_folder_made_by_a_killed_process_is_believed, 771),
     (retries_are_not_recognised, 601),
     (a_full_disk_leaves_half_a_batch_counted, 602),
     (a_full_disk_leaves_half_a_batch_behind_a_sealed_segment, 931),
     (readers_see_what_is_not_flushed, 600),
+    (tombstones_do_not_stay, 601),
+    (what_is_not_safe_is_cleaned, 614),
+    (a_swap_that_was_decided_is_forgotten, 611),
+    (a_tombstone_goes_before_what_it_deletes, 640),
 )
 
 

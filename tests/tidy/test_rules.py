@@ -48,7 +48,7 @@ def test_each_file_says_what_it_is_for(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_broad_excepts_stand_only_at_the_root_of_a_task(path: Path) -> None:
-    allowed = {"host/worker.py", "broker/connection.py"}
+    allowed = {"host/worker.py", "broker/connection.py", "broker/cleaner_main.py", "coordinator/shard.py"}
     if str(path.relative_to(SOURCE)) in allowed:
         return
     for node in ast.walk(ast.parse(path.read_text())):

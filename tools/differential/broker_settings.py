@@ -20,9 +20,7 @@ controller.quota.window.num controller.quota.window.size.seconds controller.sock
 create.topic.policy.class.name delegation.token.expiry.check.interval.ms
 delegation.token.expiry.time.ms delegation.token.max.lifetime.ms delegation.token.secret.key
 delete.records.purgatory.purge.interval.requests early.start.listeners
-fetch.purgatory.purge.interval.requests group.consumer.max.heartbeat.interval.ms
-group.consumer.max.session.timeout.ms group.consumer.min.heartbeat.interval.ms
-group.consumer.min.session.timeout.ms group.coordinator.append.linger.ms
+fetch.purgatory.purge.interval.requests group.coordinator.append.linger.ms
 group.coordinator.rebalance.protocols group.coordinator.threads group.share.assignors
 group.share.delivery.count.limit group.share.heartbeat.interval.ms
 group.share.max.heartbeat.interval.ms group.share.max.record.lock.duration.ms
@@ -147,6 +145,8 @@ VALUES: tuple[tuple[str, str, str], ...] = (
     ("broker.id.synonyms.1.value", "-1", "1"),
     ("group.consumer.heartbeat.interval.ms.value", "5000", "1000"),
     ("group.consumer.heartbeat.interval.ms.synonyms.0.value", "5000", "1000"),
+    ("group.consumer.min.heartbeat.interval.ms.value", "5000", "1000"),
+    ("group.consumer.min.heartbeat.interval.ms.synonyms.0.value", "5000", "1000"),
     ("group.consumer.max.size.value", "2147483647", "10000"),
     ("group.consumer.max.size.synonyms.0.value", "2147483647", "10000"),
     ("group.max.size.value", "2147483647", "10000"),
@@ -182,6 +182,8 @@ VALUES: tuple[tuple[str, str, str], ...] = (
     ("node.id.config_source", "4", "5"),
     ("node.id.synonyms.0.source", "4", "5"),
     ("node.id.synonyms.1", ABSENT, "{'name': 'broker.id', 'value': '1', 'source': 5}"),
+    ("offsets.topic.segment.bytes.value", "104857600", "8388608"),
+    ("offsets.topic.segment.bytes.synonyms.0.value", "104857600", "8388608"),
     ("queued.max.request.bytes.value", "-1", "268435456"),
     ("queued.max.request.bytes.synonyms.0.value", "-1", "268435456"),
     ("ssl.keystore.type.value", "JKS", "PEM"),

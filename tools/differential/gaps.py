@@ -73,6 +73,7 @@ GAPS: tuple[Gap, ...] = (
     Gap("G11", "fetch/bytes -1"),
     Gap("G11", "fetch/partition bytes -1"),
     Gap("G11", "incremental-alter-configs/operation *", "*.error_code", kafka="-1", penstock="42"),
+    Gap("G11", "group-settings/operation 4", "*.error_code", kafka="-1", penstock="42"),
     Gap("G12", "create-topics-configs/config with spaces", "*.value"),
     Gap("G12", "create-topics-configs/config both policies with a space", "*.value"),
     Gap("G12", "create-topics-configs/config boolean in capitals", "*.value"),
@@ -110,5 +111,13 @@ GAPS: tuple[Gap, ...] = (
     Gap("G30", "consumer-group-invalid/v? unknown group", "error_code", "69", "25"),
     Gap("G30", "consumer-group-kinds/a heartbeat of the new kind", "error_code", "69", "25"),
     Gap("G31", "consumer-group/*other topics", "*assignment.topic_partitions.<id of moving>.partitions.?"),
+    Gap("G29", "group-settings-obeyed/*", "heartbeat_interval_ms", "5000", "1000"),
+    *(
+        Gap("G29", "group-settings*", f"*.configs.consumer.heartbeat.interval.ms.{field}", "5000", "1000")
+        for field in ("value", "synonyms.0.value")
+    ),
+    Gap("G33", "group-settings*", "*.configs.share.*", penstock=ABSENT),
+    Gap("G33", "group-settings*", "*.configs.streams.*", penstock=ABSENT),
+    Gap("G34", "group-settings-replaced/listed again", "config_resources.*", penstock=ABSENT),
     Gap("G32", "consumer-group-patterns/enters", "assignment.topic_partitions.*", kafka=ABSENT),
 )

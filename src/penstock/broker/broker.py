@@ -235,6 +235,8 @@ def _open_directory(
             f"{directory.metadata_path} is missing although {directory.logs_path} holds records: "
             "restore it from a backup, or move the logs away to begin anew"
         )
+    # SQLite would let everybody read it who the process lets read its files, not as the logs are.
+    world.disk.open(directory.metadata_path, create=True).release()
     store = SqliteStore(directory.metadata_path)
     stack.callback(store.close)
     return directory, store

@@ -1,20 +1,23 @@
 """Keeps compacted logs compact: the shell around log/compaction.py.
 
-Now and then it looks at every compacted partition, has the dirtiest cleaned in a process of its own,
-and puts what comes back in the place of what was there. As long as something is worth cleaning it
-goes on without a pause.
+Now and then it looks at every compacted partition and ranks those that are worth it; then it has one
+after another cleaned in a process of its own, and puts each segment that comes back in the place of
+those it stands for, before the next is made. As long as something is worth cleaning it goes on without
+a pause. Looking costs a turn of the worker for each partition, so a ranking is used to its end, unless
+it gets too old; a log is looked at once more when its turn comes.
 
-Rule 1: a log that cannot be cleaned stays as it is and is left alone until the next start. Others
-        are cleaned all the same.
+Rule 1: a log that is damaged stays as it is and is left alone until the next start. One that found no
+        room, or whose cleaner died or made a mistake, is tried again, each time after twice as long.
+        Others are cleaned all the same.
 Rule 2: what was cleaned counts only if the segments it came from are still those of the log.
 Rule 3: the cleaned segments first, then the note of how far the log is clean. A crash between them
         cleans again what is clean already.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from penstock.broker.storage import Storage
 from penstock.config.broker import CleanerConfig
@@ -24,9 +27,9 @@ from penstock.host.child_process import ChildDied
 from penstock.host.clock import Clock
 from penstock.host.disk import Stored
 from penstock.host.worker import Worker
-from penstock.limits import CLEANER_IDLE_MS_MAX
-from penstock.log.cleaner_offsets import FILE_NAME, parse_offsets, render_offsets
-from penstock.log.cleaning_job import Cleaned, Job, Replacement
+from penstock.limits import CLEANER_IDLE_MS_MAX, MINUTE_MS, SECOND_MS
+from penstock.log.cleaner_offsets import FILE_NAME, CleanedLog, CleanTo, parse_offsets, render_offsets
+from penstock.log.cleaning_job import Cleaned, CleaningBroke, Job, Replacement, Step
 from penstock.log.cleaning_plan import (
     CleaningSetup,
     age_of_active,
@@ -38,23 +41,37 @@ from penstock.log.cleaning_plan import (
 from penstock.log.compaction import (
     CleaningPolicy,
     Dirt,
-    dirtiest,
     is_worth_cleaning,
     measure_dirt,
     must_roll,
+    ranked,
 )
 from penstock.log.data_directory import DataDirectory
 from penstock.log.swap import decide, discard, replaced_segments, take_over, tidy, undecide
+from penstock.log.trusted_time import TrustedTime
 from penstock.metadata.image import ClusterImage
 from penstock.observability.logs import Log
 from penstock.replication.partition import Partition
 from penstock.types import Offset, TopicPartition
 
+RETRY_MS_MIN: Final = 15 * SECOND_MS
+RETRY_MS_MAX: Final = 10 * MINUTE_MS
+RANKING_MS_MAX: Final = 15 * SECOND_MS
+"""A log that becomes overdue while others are cleaned waits for so long, and for the cleaning under way."""
+
 
 class Cleaner(Protocol):
     """Whatever carries out a cleaning away from the loop."""
 
-    async def clean(self, job: Job) -> Cleaned: ...
+    async def begin(self, job: Job) -> Step: ...
+
+    async def go_on(self) -> Step:
+        """What was made is to be taken over before the next step is asked for."""
+        ...
+
+    async def abandon(self) -> None:
+        """The cleaning that was begun is not gone on with: when this returns, nothing writes any more."""
+        ...
 
     def give_up(self) -> None:
         """Nobody wants the answer any more: whoever waits for it is told so."""
@@ -72,6 +89,14 @@ class Means(NamedTuple):
     log: Log
 
 
+class Setback(NamedTuple):
+    """A cleaning that came to nothing, for a reason that may pass."""
+
+    reason: str
+    retry_ms: int
+    retry_at: float
+
+
 class Compaction:
     def __init__(
         self, storage: Storage, config: Callable[[], CleanerConfig], cleaner: Cleaner, means: Means
@@ -83,12 +108,20 @@ class Compaction:
         self._path = f"{self._directory.logs_path}/{FILE_NAME}"
         self._clean_to: dict[Partition, Offset] = {}
         """The first dirty offset of each log that was cleaned."""
-        self._postponed: set[Partition] = set()
-        """What found no room the last time; the pass after it looks at others first."""
-        self._rows_on_disk = 0
+        self.setbacks: dict[Partition, Setback] = {}
+        """Logs that are to be tried again, later."""
         self.uncleanable: dict[Partition, str] = {}
         """Logs that are left alone, and why."""
+        self.cleanings = 0
+        self.failures = 0
+        """Of this process: cleanings that came to their end, and those that did not."""
+        self._trusted = TrustedTime(self._clock.wall_ms(), self._clock.monotonic())
         self._turn = asyncio.Lock()
+        self._ranking: deque[tuple[Partition, Dirt]] = deque()
+        """What was worth cleaning when all logs were looked at, the dirtiest first."""
+        self._ranked_at = self._clock.monotonic()
+        self._unopened: dict[Partition, int] = {}
+        """How many batches of a log that cannot be opened were spoken of."""
         self._being_cleaned: Partition | None = None
 
     def open(self) -> None:
@@ -101,9 +134,10 @@ class Compaction:
         except CorruptData as damage:
             self._log.warning("compaction.begins_anew", reason=str(damage))
             return
-        self._rows_on_disk = len(offsets)
         for partition in self._storage.partitions:
-            if (offset := offsets.get(partition.name)) is not None:
+            offset = offsets.get(CleanedLog(partition.topic_id, partition.name.partition))
+            # One that ends before it lost its records since; others may get their offsets.
+            if offset is not None and offset <= partition.log.log_end_offset:
                 self._clean_to[partition] = offset
 
     async def run(self) -> None:
@@ -121,30 +155,41 @@ class Compaction:
     async def clean_dirtiest(self) -> TopicPartition | None:
         """Clean the log that needs it most. Returns its name; None if none does."""
         async with self._turn:
+            self._trusted.look(self._clock.wall_ms(), self._clock.monotonic())
             if self._storage.partitions.failure is not None:
                 return None
-            await self._forget_the_gone()
-            candidates = []
-            for partition in tuple(self._storage.partitions):
-                dirt = await self._dirt_of(partition) if self._is_candidate(partition) else None
-                if dirt is not None:
-                    candidates.append((partition, dirt))
-            others = [each for each in candidates if each[0] not in self._postponed]
-            found = dirtiest(others or candidates)
+            found = await self._dirtiest()
             if found is None:
                 return None
-            self._postponed.clear()
             await self._clean(*found)
-            return None if found[0] in self._postponed else found[0].name
+            return found[0].name
 
-    async def _forget_the_gone(self) -> None:
-        """A topic that is made anew under the same name begins dirty."""
+    async def _dirtiest(self) -> tuple[Partition, Dirt] | None:
+        while self._ranking and (self._clock.monotonic() - self._ranked_at) * 1000 < RANKING_MS_MAX:
+            partition, _ = self._ranking.popleft()
+            dirt = await self._dirt_of(partition) if self._is_candidate(partition) else None
+            if dirt is not None:
+                return partition, dirt
+        await self._rank()
+        return self._ranking.popleft() if self._ranking else None
+
+    async def _rank(self) -> None:
+        """Look at every log."""
+        self._forget_the_gone()
+        candidates = []
+        for partition in tuple(self._storage.partitions):
+            dirt = await self._dirt_of(partition) if self._is_candidate(partition) else None
+            if dirt is not None:
+                candidates.append((partition, dirt))
+        self._ranking = deque(ranked(candidates))
+        self._ranked_at = self._clock.monotonic()
+
+    def _forget_the_gone(self) -> None:
         present = set(self._storage.partitions)
-        self._clean_to = {name: offset for name, offset in self._clean_to.items() if name in present}
-        self.uncleanable = {name: reason for name, reason in self.uncleanable.items() if name in present}
-        if len(self._clean_to) < self._rows_on_disk:
-            with suppress(StorageFull):  # they do no harm before one of their names is used again
-                await self._store_offsets()
+        self._clean_to = {log: offset for log, offset in self._clean_to.items() if log in present}
+        self._unopened = {log: count for log, count in self._unopened.items() if log in present}
+        self.uncleanable = {log: reason for log, reason in self.uncleanable.items() if log in present}
+        self.setbacks = {log: setback for log, setback in self.setbacks.items() if log in present}
 
     def _is_candidate(self, partition: Partition) -> bool:
         return (
@@ -152,18 +197,17 @@ class Compaction:
             and partition.offline is None
             and partition.read_only is None
             and partition not in self.uncleanable
+            and not self._is_set_aside(partition)
         )
 
-    async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
-        """The cluster's metadata changed, and the storage has followed.
+    def _is_set_aside(self, partition: Partition) -> bool:
+        setback = self.setbacks.get(partition)
+        return setback is not None and self._clock.monotonic() < setback.retry_at
 
-        What is noted of a topic that is gone must be gone too before its name is used again: a new
-        topic that is believed to be clean would lose its tombstones and keep what they delete.
-        """
+    async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
+        """The cluster's metadata changed, and the storage has followed."""
         if self._being_cleaned is not None and self._being_cleaned.offline is not None:
             self.cleaner.give_up()
-        if before.topics is not after.topics and self._rows_on_disk:
-            await self._forget_the_gone()
 
     # Deciding
 
@@ -192,35 +236,61 @@ class Compaction:
 
     async def _clean(self, partition: Partition, dirt: Dirt) -> None:
         job = job_for(partition.log, dirt, self._setup(partition))
+        if partition.offline is not None or not job.segments:
+            return  # while others were looked at, retention removed what was dirty, or somebody the topic
         self._being_cleaned = partition
+        waiting = job.segments
         try:
-            cleaned = await self.cleaner.clean(job)
-            self._being_cleaned = None
-            for replacement in cleaned.replacements:
-                if not await self._swap(partition, replacement):
-                    self._log.info("compaction.overtaken", partition=partition.name)
+            step = await self.cleaner.begin(job)
+            while isinstance(step, Replacement):
+                if not await self._swap(partition, step):
+                    await self._abandon(partition)
                     return
-            self._clean_to[partition] = cleaned.end_offset
-            await self._store_offsets()
-            self._say(partition, cleaned)
-        except StorageFull as full:
-            self._postponed.add(partition)
-            self._log.warning("compaction.postponed", partition=partition.name, reason=str(full))
-        except (CorruptData, StorageFailed, ConfigError, ChildDied) as failure:
-            if partition.offline is not None or not are_current(partition.log, job.segments):
-                self._log.info("compaction.overtaken", partition=partition.name)
+                waiting = [piece for piece in waiting if piece.base_offset >= step.end_offset]
+                step = await self.cleaner.go_on()
+            await self._end(partition, step)
+        except (CorruptData, StorageFailed, StorageFull, ConfigError, CleaningBroke, ChildDied) as failure:
+            if partition.offline is None and are_current(partition.log, waiting):
+                self._note_failure(partition, failure)
+                await self.cleaner.abandon()
             else:
-                self.uncleanable[partition] = str(failure)
-                self._log.error("compaction.failed", partition=partition.name, reason=str(failure))
+                await self._abandon(partition)
         finally:
             self._being_cleaned = None
             self._worker.submit(lambda: discard(self._directory.disk, job.folder), self._discarded)
 
+    async def _abandon(self, partition: Partition) -> None:
+        self._log.info("compaction.overtaken", partition=partition.name)
+        await self.cleaner.abandon()
+
+    async def _end(self, partition: Partition, cleaned: Cleaned) -> None:
+        self._clean_to[partition] = cleaned.end_offset
+        await self._store_offsets()
+        self.setbacks.pop(partition, None)
+        self.cleanings += 1
+        self._say(partition, cleaned)
+
+    def _note_failure(self, partition: Partition, failure: Exception) -> None:
+        """Said once, however often it is tried again, unless for another reason."""
+        self.failures += 1
+        reason, before = str(failure), self.setbacks.get(partition)
+        if isinstance(failure, CorruptData | StorageFailed):
+            self.uncleanable[partition] = reason
+            self._log.error("compaction.failed", partition=partition.name, reason=reason)
+            return
+        retry_ms = RETRY_MS_MIN if before is None else min(2 * before.retry_ms, RETRY_MS_MAX)
+        self.setbacks[partition] = Setback(reason, retry_ms, self._clock.monotonic() + retry_ms / 1000)
+        if before is None or before.reason != reason:
+            self._log.warning("compaction.postponed", partition=partition.name, reason=reason)
+
     def _setup(self, partition: Partition) -> CleaningSetup:
         config = self._config()
+        self._trusted.look(now_ms := self._clock.wall_ms(), self._clock.monotonic())
+        retention_ms = partition.config.delete_retention_ms
         return CleaningSetup(
-            self._clock.wall_ms(),
-            partition.config.delete_retention_ms,
+            now_ms,
+            self._trusted.now_ms(retention_ms),
+            retention_ms,
             config.memory_bytes,
             config.bytes_per_second_max,
         )
@@ -230,6 +300,7 @@ class Compaction:
         disk, log = self._directory.disk, partition.log
         if partition.offline is not None or not replaced_segments(log, replacement):
             return False
+        # Whoever is cancelled in here leaves it so: the mark on disk may outlive this process.
         log.is_swapping = True
         try:
             await self._worker.run(lambda: decide(disk, log.folder, replacement))
@@ -240,29 +311,27 @@ class Compaction:
             except StorageFull:
                 await self._worker.run(lambda: undecide(disk, log.folder, replacement))
                 raise
+            await self._worker.run(lambda: tidy(disk, taken))
+        except StorageFull:
+            log.is_swapping = False
+            raise
         except StorageFailed as failure:
             # Half of it may be done. A restart completes it; until then the log cannot be relied on.
             if partition.offline is None:
                 self._storage.damage(partition, failure)
             raise
-        finally:
-            log.is_swapping = False
-        self._worker.submit(lambda: tidy(disk, taken), self._tidied)
+        log.is_swapping = False
         return True
-
-    def _tidied(self, _: None, error: BaseException | None) -> None:
-        if isinstance(error, StorageFailed):
-            self._storage.fail(error)
 
     def _discarded(self, _: None, error: BaseException | None) -> None:
         if error is not None:
             self._log.warning("compaction.not_discarded", reason=str(error))
 
     async def _store_offsets(self) -> None:
-        offsets = {partition.name: offset for partition, offset in self._clean_to.items()}
-        content = render_offsets(offsets)
+        content = render_offsets(
+            [CleanTo(log.name, log.topic_id, offset) for log, offset in self._clean_to.items()]
+        )
         await self._worker.run(lambda: self._directory.disk.store([Stored(self._path, content)]))
-        self._rows_on_disk = len(offsets)
 
     def _say(self, partition: Partition, cleaned: Cleaned) -> None:
         self._log.info(
@@ -275,6 +344,14 @@ class Compaction:
             records_removed=cleaned.records_removed,
             keyless_removed=cleaned.keyless_removed,
         )
+        if cleaned.unopened > self._unopened.get(partition, 0):
+            self._unopened[partition] = cleaned.unopened
+            self._log.warning(
+                "compaction.unopened",
+                partition=partition.name,
+                batches=cleaned.unopened,
+                first_offset=cleaned.first_unopened,
+            )
 
 
 def _policy(config: TopicConfig) -> CleaningPolicy:

@@ -15,12 +15,13 @@ from typing import NamedTuple, Protocol
 from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
 from penstock.config.broker import BrokerConfig
+from penstock.controller.group_settings import alter_group_config
 from penstock.controller.internal_topics import check_internal_settings
 from penstock.controller.topics import Decision, alter_broker_config, alter_topic_config
 from penstock.errors import ApiError, ErrorCode
-from penstock.limits import TOPICS_PER_REQUEST_MAX
+from penstock.limits import GROUP_ID_BYTES_MAX, TOPICS_PER_REQUEST_MAX
 from penstock.metadata.image import ClusterImage
-from penstock.security.access import CLUSTER, Operation
+from penstock.security.access import CLUSTER, Operation, ResourceType
 
 EVERY_BROKER = ""
 """The name of the broker resource that holds the defaults of all brokers."""
@@ -50,6 +51,8 @@ class Rewrite(Protocol):
     def of_broker(
         self, current: Mapping[str, str], broker: BrokerConfig, *, cluster_wide: bool
     ) -> dict[str, str]: ...
+
+    def of_group(self, current: Mapping[str, str], broker: BrokerConfig) -> dict[str, str]: ...
 
 
 class Wanted(NamedTuple):
@@ -83,6 +86,12 @@ async def alter_resources(
 
 def require_access(resource: ConfigResource, context: RequestContext, operation: Operation) -> None:
     """A topic's name was asked about by the access table; a broker's settings are the cluster's."""
+    if resource.type == ConfigResourceType.GROUP:
+        if not context.may(operation, ResourceType.GROUP, resource.name):
+            raise ApiError(
+                ErrorCode.GROUP_AUTHORIZATION_FAILED, f"{context.principal} may not do this to the group."
+            )
+        return
     if resource.type == ConfigResourceType.TOPIC:
         if resource.name in context.denied:
             raise ApiError(
@@ -95,13 +104,18 @@ def require_access(resource: ConfigResource, context: RequestContext, operation:
 
 
 def require_offered(resource: ConfigResource) -> None:
-    if resource.type in (ConfigResourceType.TOPIC, ConfigResourceType.BROKER):
+    if resource.type in (ConfigResourceType.TOPIC, ConfigResourceType.BROKER, ConfigResourceType.GROUP):
         return
     kinds = [kind.name for kind in ConfigResourceType if kind == resource.type]
     kind = kinds[0] if kinds else f"type {resource.type}"
     raise ApiError(
-        ErrorCode.INVALID_REQUEST, f"Resources of {kind} have no settings here; TOPIC and BROKER have."
+        ErrorCode.INVALID_REQUEST, f"Resources of {kind} have no settings here; TOPIC, BROKER and GROUP have."
     )
+
+
+def require_group_name(resource: ConfigResource) -> None:
+    if not 0 < len(resource.name.encode()) <= GROUP_ID_BYTES_MAX:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"A group has a name of 1 to {GROUP_ID_BYTES_MAX} bytes.")
 
 
 def broker_id_of(resource: ConfigResource, config: BrokerConfig) -> int | None:
@@ -123,6 +137,8 @@ def _require_acceptable(resource: ConfigResource, mentions: int) -> None:
     require_offered(resource)
     if resource.type == ConfigResourceType.TOPIC and not resource.name:
         raise ApiError(ErrorCode.INVALID_REQUEST, "A topic name must not be empty.")
+    if resource.type == ConfigResourceType.GROUP:
+        require_group_name(resource)
 
 
 def _decider(cluster: Cluster, wanted: Wanted) -> Callable[[ClusterImage], Decision]:
@@ -140,6 +156,9 @@ def _decision(image: ClusterImage, config: BrokerConfig, wanted: Wanted) -> Deci
         overrides = rewrite.of_topic(topic.overrides if topic else {}, config)
         check_internal_settings(resource.name, overrides)
         return alter_topic_config(image, resource.name, overrides, _validated_already)
+    if resource.type == ConfigResourceType.GROUP:
+        current = image.overrides_of_group(resource.name).overrides
+        return alter_group_config(image, resource.name, rewrite.of_group(current, config))
     broker_id = broker_id_of(resource, config)
     current = image.overrides_of_broker(broker_id).overrides
     try:

@@ -24,6 +24,7 @@ from typing import Any, cast
 from penstock.broker.apis.api_versions import unsupported_version_reply
 from penstock.broker.context import RequestContext
 from penstock.broker.decoded_memory import DecodedMemory, is_small
+from penstock.broker.fetch_repeats import FetchMemory, FetchRepeats
 from penstock.broker.frame_memory import FrameMemory, burden
 from penstock.broker.memory import Budgets, MemoryBudget
 from penstock.broker.outgoing import Outgoing
@@ -80,6 +81,7 @@ class Shared(Budgets):
         self.receive_view = memoryview(receive_buffer)
         self.request_bytes_max = request_bytes_max
         self.reply_bytes_queued = 0
+        self.fetches = FetchMemory()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -98,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver = FrameReceiver(shared.request_bytes_max)
         self._replies = ReplyOrder()
         self._repeats = Repeats()
+        self._fetches = FetchRepeats(shared.fetches)
         self._stops: set[Stop] = set()
         self._memory = FrameMemory(
             shared,
@@ -134,6 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closed = True
         self._memory.drop()
         self._decoded.drop()
+        self._fetches.forget()
         self._shared.decoded.give(self._replies.abandon())
         self._shared.reply_bytes_queued -= self._unsent_bytes
         self._unsent_bytes = 0
@@ -281,9 +285,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _accept(self, frame: memoryview) -> None:
         router = self._shared.router
-        repeated = self._repeats.recall(frame)
-        if repeated is not None:
-            self._handle(*repeated, len(frame))
+        if (repeated := self._repeats.recall(frame) or self._fetches.recall(frame)) is not None:
+            self._handle(repeated[0], repeated[1], len(frame))
             return
         header, position = parse_header(frame)
         if header.api_key == API_VERSIONS_KEY and not router.knows(header.api_key, header.api_version):
@@ -292,6 +295,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         request = router.decode(header, frame, position)
         self._repeats.remember(frame, header, position, request)
+        self._fetches.remember(frame, header, position, request)
         self._handle(header, request, len(frame))
 
     def _handle(self, header: RequestHeader, request: Struct, request_bytes: int) -> None:

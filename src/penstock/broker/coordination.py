@@ -5,13 +5,20 @@ wakes them when their time has come.
 
 Rule 1: a shard is loaded up to where its log ends, and only once all of that is safe. What lies
         between would come to light later, as if from nowhere.
-Rule 2: a shard that broke is loaded again; until then its clients are told to try again.
+Rule 2: a shard that broke is loaded again; until then its clients are told to try again. One that
+        found the disk full is loaded at once, and writes again when there is room for what there was no
+        room for. If there was none after all, it looks for it less and less often.
+Rule 3: every offset of a log is accounted for, also what compaction removed. Where nothing can be read
+        the log is damaged, and its shard stays closed: half of a log is not half of the truth. That is
+        said once, and tried again less and less often. People mend it: docs/operations.md says how.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from penstock.broker.failures import report_failure
 from penstock.coordinator.outcome import Now, Pending, StateRecord
 from penstock.coordinator.shard import Command, Phase, Shard, StateMachine
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
@@ -20,9 +27,14 @@ from penstock.host.tasks import Tasks
 from penstock.host.worker import WorkerPool
 from penstock.limits import (
     COORDINATOR_RELOAD_MS,
+    COORDINATOR_RELOAD_MS_MAX,
+    COORDINATOR_ROOM_BYTES,
+    COORDINATOR_ROOM_CHECK_MS,
+    COORDINATOR_ROOM_CHECK_MS_MAX,
     DECOMPRESSED_BYTES_MAX,
     LOAD_BYTES_AT_ONCE,
     LOAD_RECORDS_PER_TURN,
+    UNREADABLE_RECORDS_TOLD_MAX,
 )
 from penstock.log.reading import ColdRead, Found
 from penstock.metadata.image import ClusterImage
@@ -32,9 +44,11 @@ from penstock.protocol.records import Record, iterate
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
 from penstock.replication.waiting import ProduceWait
-from penstock.types import Offset, TopicId
+from penstock.types import NO_OFFSET, Offset, TopicId
 
 State = TypeVar("State", bound=StateMachine)
+
+DAMAGE_HELP = "groups of this partition wait until it is mended: docs/operations.md, A damaged coordinator"
 
 
 class Means(NamedTuple):
@@ -51,6 +65,27 @@ class Means(NamedTuple):
     """One shard is loaded at a time: what is read of it is in memory twice meanwhile."""
 
 
+class Troubles(NamedTuple):
+    """What goes wrong, for those who watch the broker."""
+
+    unreadable: int = 0
+    """Records of the log that cannot be read."""
+    full: int = 0
+    """Shards that have no room to write."""
+    unanswered: int = 0
+    """Clients that could not be given their answer, since the broker started."""
+    too_large: int = 0
+    """Decisions that were refused because no batch holds them, since then."""
+
+
+class _Counts:
+    """What the shards count together."""
+
+    def __init__(self) -> None:
+        self.unanswered = 0
+        self.too_large = 0
+
+
 class Coordination(Generic[State]):
     """The shards of one internal topic."""
 
@@ -60,6 +95,7 @@ class Coordination(Generic[State]):
         self._means = means
         self._topic_id: TopicId | None = None
         self._shards: list[_Runner[State]] = []
+        self._counts = _Counts()
 
     # Following the topic
 
@@ -70,7 +106,7 @@ class Coordination(Generic[State]):
             return
         self._topic_id = topic.id
         for partition in self._means.partitions.of_topic(self._topic)[len(self._shards) :]:
-            runner = _Runner(partition, self._new_state, self._means)
+            runner = _Runner(partition, self._new_state, self._means, self._counts)
             self._shards.append(runner)
             runner.load()
 
@@ -99,11 +135,24 @@ class Coordination(Generic[State]):
         else:
             pending.refuse(ErrorCode.NOT_COORDINATOR)
 
+    def states(self) -> Iterator[State]:
+        """To look at; those that load are not complete."""
+        for runner in self._shards:
+            yield runner.shard.state
+
     def tell_all(self, command: Command[State]) -> None:
-        """For what happens to every shard, and nobody waits for. Those that load will see it then."""
+        """Of what happened elsewhere; nothing is written at once. Those that load will see it then."""
         for runner in self._shards:
             if runner.shard.phase is Phase.ACTIVE:
                 runner.shard.execute(command, _nobody())
+
+    def troubles(self) -> Troubles:
+        return Troubles(
+            unreadable=sum(len(state.unreadable()) for state in self.states()),
+            full=sum(runner.shard.is_full for runner in self._shards),
+            unanswered=self._counts.unanswered,
+            too_large=self._counts.too_large,
+        )
 
     def loading(self) -> Iterator[int]:
         """The numbers of the shards that cannot answer yet."""
@@ -119,9 +168,16 @@ def _nobody() -> Pending:
 class _Runner(Generic[State]):
     """Runs one shard: its clock, its timer, its loading."""
 
-    def __init__(self, partition: Partition, new_state: Callable[[], State], means: Means) -> None:
+    def __init__(
+        self, partition: Partition, new_state: Callable[[], State], means: Means, counts: _Counts
+    ) -> None:
         self._means = means
+        self._counts = counts
         self._timer: asyncio.TimerHandle | None = None
+        self._awaits_room = False
+        self._room_check_ms = COORDINATOR_ROOM_CHECK_MS
+        self._end_at_room: int = NO_OFFSET
+        """Where the log ended when there last was room again."""
         self.shard = Shard(partition, new_state, self)
 
     # What the shard asks for
@@ -143,13 +199,54 @@ class _Runner(Generic[State]):
         self.shard.tick()
 
     def broken(self, reason: Exception) -> None:
-        means = self._means
+        means, after_ms = self._means, COORDINATOR_RELOAD_MS
+        means.log.warning("coordinator.broken", partition=self.shard.partition.name, reason=str(reason))
         if isinstance(reason, StorageFull):
             means.on_full(reason)
+            self._note_full()
+            if not self._awaits_room:
+                after_ms = 0  # it can be asked meanwhile
+                self._awaits_room = True
+                means.tasks.start(self._await_room(), f"room for {self.shard.partition.name}")
         elif isinstance(reason, StorageFailed):
             means.on_failed(reason)
-        means.log.warning("coordinator.broken", partition=self.shard.partition.name, reason=str(reason))
-        self.load(after_ms=COORDINATOR_RELOAD_MS)
+        self.load(after_ms)
+
+    def _note_full(self) -> None:
+        """The room that was seen the last time was none if nothing could be written since."""
+        was_room = self.shard.partition.log.log_end_offset > self._end_at_room
+        self._room_check_ms = (
+            COORDINATOR_ROOM_CHECK_MS
+            if was_room
+            else min(2 * self._room_check_ms, COORDINATOR_ROOM_CHECK_MS_MAX)
+        )
+
+    async def _await_room(self) -> None:
+        while self.shard.is_full and self.shard.phase is not Phase.ENDED:
+            await asyncio.sleep(self._room_check_ms / 1000)
+            try:
+                usable_bytes = await self._means.pool.run(partial(_usable_bytes, self.shard.partition))
+            except (StorageFailed, StorageFull):
+                continue  # whoever writes next finds out what that means
+            if usable_bytes >= max(COORDINATOR_ROOM_BYTES, 2 * self.shard.wanted_bytes):
+                self._end_at_room = self.shard.partition.log.log_end_offset
+                self.shard.room_again()
+        self._awaits_room = False
+
+    def too_large(self, size_bytes: int, records: int, limit_bytes: int) -> None:
+        self._counts.too_large += 1
+        name = self.shard.partition.name
+        self._means.log.error(
+            "coordinator.too_large",
+            partition=name,
+            size_bytes=size_bytes,
+            records=records,
+            limit_bytes=limit_bytes,
+        )
+
+    def unanswered(self, reason: Exception) -> None:
+        self._counts.unanswered += 1
+        report_failure(self._means.log)(f"an answer of {self.shard.partition.name}", reason)
 
     # Loading
 
@@ -157,6 +254,7 @@ class _Runner(Generic[State]):
         self._means.tasks.start(self._load(after_ms), f"load {self.shard.partition.name}")
 
     async def _load(self, after_ms: int) -> None:
+        said, pause_ms = "", COORDINATOR_RELOAD_MS
         while True:
             await asyncio.sleep(after_ms / 1000)
             if self.shard.phase is Phase.ENDED:
@@ -164,24 +262,38 @@ class _Runner(Generic[State]):
             try:
                 records = await self._replay(self.shard.begin_loading())
             except (ApiError, CorruptData, StorageFailed, StorageFull) as problem:
-                name = self.shard.partition.name
-                self._means.log.error("coordinator.not_loaded", partition=name, reason=str(problem))
-                after_ms = COORDINATOR_RELOAD_MS
+                if str(problem) != said:
+                    said, pause_ms = str(problem), COORDINATOR_RELOAD_MS
+                    self._say_why_not(problem)
+                after_ms, pause_ms = pause_ms, min(2 * pause_ms, COORDINATOR_RELOAD_MS_MAX)
                 continue
             if self.shard.phase is Phase.LOADING:
+                self._say_what_was_loaded(records)
                 self.shard.end_loading()
-                if records:
-                    self._means.log.info(
-                        "coordinator.loaded", partition=self.shard.partition.name, records=records
-                    )
             return
+
+    def _say_why_not(self, problem: Exception) -> None:
+        what_to_do = {"help": DAMAGE_HELP} if isinstance(problem, CorruptData) else {}
+        name = self.shard.partition.name
+        self._means.log.error("coordinator.not_loaded", partition=name, reason=str(problem), **what_to_do)
+
+    def _say_what_was_loaded(self, records: int) -> None:
+        name, log = self.shard.partition.name, self._means.log
+        unreadable = self.shard.state.unreadable()
+        for number, what in enumerate(unreadable):
+            if number < UNREADABLE_RECORDS_TOLD_MAX:
+                log.error("coordinator.unreadable", partition=name, record=what)
+        if unreadable:
+            log.error("coordinator.records_unreadable", partition=name, count=len(unreadable))
+        if records:
+            log.info("coordinator.loaded", partition=name, records=records)
 
     async def _replay(self, state: State) -> int:
         """Read the whole log into `state`; says how many records that was."""
         count = 0
-        await _until_safe(self.shard.partition)
+        end = await _until_safe(self.shard.partition)
         async with self._means.turn:
-            latest = await self._latest_of_each_key()
+            latest = await self._latest_of_each_key(end)
             for key, (value, timestamp) in latest.items():
                 state.replay(StateRecord(key, value), timestamp)
                 count += 1
@@ -189,19 +301,19 @@ class _Runner(Generic[State]):
                     await asyncio.sleep(0)
         return count
 
-    async def _latest_of_each_key(self) -> dict[bytes, tuple[bytes | None, int]]:
+    async def _latest_of_each_key(self, end: Offset) -> dict[bytes, tuple[bytes | None, int]]:
         """The last record of each key, in the order of the log: all that compaction promises to leave.
 
         So what came before it need not be understood, only passed.
         """
         partition = self.shard.partition
-        offset, end = partition.log.log_start_offset, partition.log.log_end_offset
+        offset = partition.log.log_start_offset
         latest: dict[bytes, tuple[bytes | None, int]] = {}
         count = 0
         while offset < end and self.shard.phase is Phase.LOADING:
             found = await self._read(partition, offset)
             if found.next_offset <= offset:
-                break  # what is left was removed by compaction
+                raise CorruptData(f"nothing can be read at offset {offset}; the log ends at {end}")
             for record in _records(found):
                 if record.key is not None and record.offset >= offset:
                     latest.pop(record.key, None)
@@ -213,10 +325,22 @@ class _Runner(Generic[State]):
         return latest
 
     async def _read(self, partition: Partition, offset: Offset) -> Found:
-        found = partition.read(offset, LOAD_BYTES_AT_ONCE, at_least_one=True)
-        if isinstance(found, ColdRead):
-            return (await self._means.pool.run(found.run)).found
-        return found
+        while True:
+            found = partition.read(offset, LOAD_BYTES_AT_ONCE, at_least_one=True)
+            if not isinstance(found, ColdRead):
+                return found
+            try:
+                return (await self._means.pool.run(found.run)).found
+            except (CorruptData, StorageFailed, StorageFull):
+                if partition.log.is_current(found.segment):
+                    raise
+                # It was rewritten by compaction while it was read: what is there now is the truth.
+
+
+def _usable_bytes(partition: Partition) -> int:
+    """What is free on the disk of a log, whose own folder may not be there yet. Blocks."""
+    log = partition.log
+    return log.disk.space(log.folder.rpartition("/")[0]).usable_bytes
 
 
 def _records(found: Found) -> Iterator[Record]:
@@ -226,12 +350,12 @@ def _records(found: Found) -> Iterator[Record]:
             yield from iterate(data[position : position + header.size], limit_bytes=DECOMPRESSED_BYTES_MAX)
 
 
-async def _until_safe(partition: Partition) -> None:
-    """Wait until everything in the log is below the high watermark."""
+async def _until_safe(partition: Partition) -> Offset:
+    """Wait until everything in the log is below the high watermark. Says where it ends."""
     partition.require_online()
     end = partition.log.log_end_offset
     if end <= partition.high_watermark:
-        return
+        return end
     if partition.read_only is not None:
         raise partition.read_only.again()  # it never will be
     outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -243,3 +367,4 @@ async def _until_safe(partition: Partition) -> None:
     partition.produce_waits.add(end, ProduceWait(float("inf"), done), 0)
     if errors := await outcome:
         raise ApiError(next(iter(errors.values())), "the disk did not take what is in the log")
+    return end

@@ -1,21 +1,23 @@
 """One fetch from its arrival until there is enough to answer.
 
 It looks at once; if there is too little it watches its partitions, and looks again when they have
-been given as much as was missing, or one of them failed, or its time is up.
+been given as much as was missing, or one of them failed, or its time is up. If there was nothing at
+all it then looks at those alone that moved: a client may wait for thousands.
 
 Rule 1: bytes are not read to be counted. A fetch that waits for more than there is would otherwise
         make every small append cost a read of everything before it.
-Rule 2: what waits holds the partitions it watches and nothing else of the request, and all that wait
+Rule 2: what waits holds the partitions it watches and answers without records, and all that wait
         hold a bounded number. Beyond that a fetch is answered at once, as if its time were up.
 """
 
 import asyncio
+from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple, Protocol
 
 from penstock.broker.context import RequestContext
 from penstock.broker.fetch_reads import FetchReads, Gathered, Limits
-from penstock.broker.fetch_sessions import Fetching, Wanted
+from penstock.broker.fetch_sessions import Fetching, TopicRun, Wanted
 from penstock.broker.router import Later
 from penstock.errors import ErrorCode
 from penstock.limits import FETCH_SESSION_PARTITIONS_MAX, FETCH_WAIT_MS_MAX
@@ -64,7 +66,9 @@ class Fetcher(Protocol):
 
     def gather_cold(self, progress: "FetchInProgress") -> None: ...
 
-    def has_nothing_new(self, wanted: list[Wanted], context: RequestContext) -> bool: ...
+    def gather_again(
+        self, wanted: list[Wanted], idle: Gathered, moved: Iterable[int], context: RequestContext
+    ) -> Gathered: ...
 
     def partitions_of(self, wanted: list[Wanted]) -> list[Partition]: ...
 
@@ -78,9 +82,11 @@ class FetchInProgress:
         "_context",
         "_fetch",
         "_fetching",
+        "_idle",
         "_is_left",
         "_later",
         "_look_at_bytes",
+        "_moved",
         "_scheduled",
         "_timer",
         "_watched",
@@ -99,11 +105,15 @@ class FetchInProgress:
         self._watched: list[Partition] = []
         self._look_at_bytes = 0
         """Not before the watched partitions have shown this much altogether."""
+        self._idle: Gathered | None = None
+        """What a first look found, if that was every partition and nothing in it."""
+        self._moved: set[int] = set()
+        """Which of the watched partitions have more, or failed, since then."""
         self._scheduled = False
 
     def begin(self) -> FetchResponse | Later:
         may_wait = self._may_wait
-        if may_wait and (not self._fetch.has_room or self._has_nothing_new()):
+        if may_wait and not self._fetch.has_room:
             return self._wait(self._asked.bytes_min)  # there may be enough: look at the first chance
         gathered = self._gather()
         if gathered.is_cold:
@@ -111,6 +121,8 @@ class FetchInProgress:
             self._fetch.gather_cold(self)
             return self._later
         if may_wait and not self._is_enough(gathered):
+            if not gathered.size:  # else records would be held while it waits
+                self._idle = gathered
             return self._wait(gathered.size)
         return self._response(gathered)
 
@@ -120,20 +132,15 @@ class FetchInProgress:
         has_room = self._fetch.watched + wanted <= FETCH_SESSION_PARTITIONS_MAX
         return self._asked.wait_ms > 0 and wanted > 0 and has_room
 
-    def _has_nothing_new(self) -> bool:
-        asked = self._asked
-        return (
-            asked.bytes_min > 0
-            and asked.replica_id < 0
-            and self._fetch.has_nothing_new(self._fetching.wanted, self._context)
-        )
-
     def _gather(self) -> Gathered:
-        limits = self._fetch.limits(self._asked)
-        return self._fetch.gather(self._fetching.wanted, limits, self._context)
+        limits, wanted = self._fetch.limits(self._asked), self._fetching.wanted
+        if self._idle is None:
+            return self._fetch.gather(wanted, limits, self._context)
+        self._idle.limits = limits
+        return self._fetch.gather_again(wanted, self._idle, self._moved, self._context)
 
     def _is_enough(self, gathered: Gathered) -> bool:
-        return gathered.size >= self._asked.bytes_min or gathered.has_error or _has_parted(gathered)
+        return gathered.size >= self._asked.bytes_min or gathered.has_error or gathered.has_parted
 
     # Waiting
 
@@ -142,17 +149,22 @@ class FetchInProgress:
         self._watched = self._fetch.partitions_of(self._fetching.wanted)
         self._fetch.watched += len(self._watched)
         wake = self._wake
-        for partition in self._watched:
-            partition.fetch_waits[wake] = None
-        self._look_at_bytes = self._shown_bytes() + self._asked.bytes_min - have_bytes
+        for number, partition in enumerate(self._watched):
+            partition.fetch_waits[wake] = number
+        self._expect(self._asked.bytes_min - have_bytes)
         self._timer = asyncio.get_running_loop().call_later(self._asked.wait_ms / 1000, self._time_is_up)
         return self._later
 
-    def _shown_bytes(self) -> int:
-        return sum(partition.shown_bytes for partition in self._watched)
+    def _expect(self, more_bytes: int) -> None:
+        # Where a byte is enough nobody is woken for less, and many partitions need not be added up.
+        self._look_at_bytes = self._shown_bytes() + more_bytes if more_bytes > 1 else 0
 
-    def _wake(self, partition: Partition) -> None:
+    def _shown_bytes(self) -> int:
+        return sum([partition.shown_bytes for partition in self._watched])
+
+    def _wake(self, number: int) -> None:
         """Look again at the end of this turn: other partitions may be about to advance too."""
+        self._moved.add(number)
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._look_again)
@@ -161,14 +173,18 @@ class FetchInProgress:
         self._scheduled = False
         if self._timer is None or not self._fetch.has_room:
             return
-        shown = self._shown_bytes()
-        if shown < self._look_at_bytes and all(partition.offline is None for partition in self._watched):
+        if self._look_at_bytes and not self._has_come():
             return
         gathered = self._gather()
         if gathered.is_cold or self._is_enough(gathered):
             self._complete(gathered)
         else:
-            self._look_at_bytes = shown + self._asked.bytes_min - gathered.size
+            self._expect(self._asked.bytes_min - gathered.size)
+
+    def _has_come(self) -> bool:
+        """What was missing, or an error."""
+        has_failed = any(partition.offline is not None for partition in self._watched)
+        return has_failed or self._shown_bytes() >= self._look_at_bytes
 
     def _time_is_up(self) -> None:
         self._complete(self._gather())
@@ -215,9 +231,12 @@ class FetchInProgress:
     # Answering
 
     def _response(self, gathered: Gathered) -> FetchResponse:
-        results, session = gathered.results, self._fetching.session
+        wanted, session, is_incremental, runs = self._fetching
+        if runs is not None:
+            return FetchResponse(responses=_by_run(runs, gathered.answers))
+        results = list(zip(wanted, gathered.answers, strict=True))
         if session is not None:
-            if self._fetching.is_incremental:
+            if is_incremental:
                 results = [result for result in results if _is_news(*result)]
             _remember(results)
             session.rotate([entry.key for entry, data in results if data.records])
@@ -242,8 +261,12 @@ def _remember(results: list[tuple[Wanted, PartitionData]]) -> None:
         entry.sent_log_start = data.log_start_offset
 
 
-def _has_parted(gathered: Gathered) -> bool:
-    return any(data.diverging_epoch.epoch >= 0 for _, data in gathered.results)
+def _by_run(runs: list[TopicRun], answers: list[PartitionData]) -> list[FetchableTopicResponse]:
+    responses, begin = [], 0
+    for topic, topic_id, count in runs:
+        responses.append(FetchableTopicResponse(topic, topic_id, answers[begin : begin + count]))
+        begin += count
+    return responses
 
 
 def _by_topic(results: list[tuple[Wanted, PartitionData]]) -> list[FetchableTopicResponse]:

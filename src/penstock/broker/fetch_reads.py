@@ -8,7 +8,8 @@ thread and comes back when everything is there.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from struct import Struct as Layout
 from typing import NamedTuple
 
 from penstock.broker.context import RequestContext
@@ -19,10 +20,12 @@ from penstock.host.worker import WorkerPool
 from penstock.limits import BATCH_BYTES_MAX, FETCH_BYTES_TOTAL_MAX
 from penstock.log.reading import ColdRead, Found
 from penstock.protocol.messages.fetch import (
+    FETCH,
     AbortedTransaction,
     EpochEndOffset,
     FetchPartition,
     PartitionData,
+    ReadyPartitionData,
 )
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
@@ -39,6 +42,9 @@ NOT_FOUND = frozenset(
 
 
 NOTHING = Found(b"", Offset(0), 0)
+NO_FORM = -1
+_READY = Layout(">ihqqqBiBx").pack
+"""An answer without records in flexible versions: number, error, offsets, transactions, replica, records."""
 
 
 class Limits(NamedTuple):
@@ -50,14 +56,19 @@ class Limits(NamedTuple):
 class Gathered:
     """What has been read so far for one fetch."""
 
-    __slots__ = ("bytes_left", "has_error", "is_cold", "limits", "results", "size")
+    __slots__ = ("answers", "bytes_left", "form", "has_error", "has_parted", "is_cold", "limits", "size")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, form: int = NO_FORM) -> None:
         self.limits = limits
+        self.form = form
+        """By what answers that are ready are told apart; NO_FORM: none can be used."""
         self.bytes_left = limits.bytes_max
-        self.results: list[tuple[Wanted, PartitionData]] = []
+        self.answers: list[PartitionData] = []
+        """In the order of what is wanted."""
         self.size = 0
         self.has_error = False
+        self.has_parted = False
+        """Some client's history is not ours."""
         self.is_cold = False
         """Stopped at a partition whose bytes are not in memory."""
 
@@ -79,35 +90,42 @@ class FetchReads:
             return self._partitions.find(key.topic, key.partition)
         return self._partitions.find_by_id(key.topic_id, key.partition)
 
-    def has_nothing_new(self, wanted: list[Wanted], context: RequestContext) -> bool:
-        """Whether every partition is sound and read to its end: then no answer need be built yet."""
-        if context.denied:
-            return False
-        for entry in wanted:
-            partition = entry.partition
-            if partition is None:
-                partition = entry.partition = self.find(entry.key)
-                if partition is None:
-                    return False
-            params = entry.params
-            if (
-                params.fetch_offset != partition.high_watermark
-                or partition.offline is not None
-                or params.last_fetched_epoch >= 0
-                or -1 != params.current_leader_epoch != partition.leader_epoch
-            ):
-                return False
-        return True
-
     def gather(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
         """Read what is in memory. Stops at the first partition that is not."""
-        gathered = Gathered(limits)
+        form = _form(limits, context)
+        gathered = Gathered(limits, form)
+        add = gathered.answers.append
         for entry in wanted:
+            partition = entry.partition
+            # Most partitions of a large fetch are at their end, and most of those were before.
+            if (
+                partition is not None
+                and (ready := partition.at_end) is not None
+                and ready.high_watermark == entry.plain_offset
+                and ready.isolation_level == form
+                and ready.log_start_offset == partition.log.log_start_offset
+            ):
+                add(ready)
+                continue
             data = self._read(entry, gathered, context)
             if isinstance(data, ColdRead):
                 gathered.is_cold = True
                 return gathered
-            gathered.results.append((entry, data))
+            add(data)
+        return gathered
+
+    def gather_again(
+        self, wanted: list[Wanted], idle: Gathered, moved: Iterable[int], context: RequestContext
+    ) -> Gathered:
+        """What `gather` finds where it found nothing before and only these have moved since, by number."""
+        gathered = Gathered(idle.limits, idle.form)
+        gathered.answers = idle.answers.copy()
+        for number in sorted(moved):
+            data = self._read(wanted[number], gathered, context)
+            if isinstance(data, ColdRead):
+                gathered.is_cold = True
+                return gathered
+            gathered.answers[number] = data
         return gathered
 
     async def gather_cold(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
@@ -116,12 +134,12 @@ class FetchReads:
         need = max(limits.bytes_max, BATCH_BYTES_MAX)
         await self._take_memory(need)
         try:
-            gathered = Gathered(limits)
+            gathered = Gathered(limits, _form(limits, context))
             for entry in wanted:
                 data = self._read(entry, gathered, context)
                 if isinstance(data, ColdRead):
                     data = await self._read_cold(entry, data, gathered)
-                gathered.results.append((entry, data))
+                gathered.answers.append(data)
             return gathered
         finally:
             self._cold_budget.give(need)
@@ -151,7 +169,8 @@ class FetchReads:
         try:
             partition = entry.partition
             if partition is None or partition.offline is not None or context.denied:
-                partition = entry.partition = self._authorised(entry.key, context)
+                partition = self._authorised(entry.key, context)
+                entry.find(partition)
             found = self._found_in(partition, entry.params, gathered)
         except ApiError as refusal:
             gathered.has_error = True
@@ -159,9 +178,12 @@ class FetchReads:
         except (StorageFailed, StorageFull):  # its file was closed meanwhile, and cannot be opened
             gathered.has_error = True
             return _refused(entry.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
-        if isinstance(found, ColdRead | PartitionData):
+        if found is NOTHING and gathered.form != NO_FORM:
+            return _ready(partition, gathered.form)
+        if isinstance(found, PartitionData):
+            gathered.has_parted = True
             return found
-        return _answer(partition, found, gathered)
+        return found if isinstance(found, ColdRead) else _answer(partition, found, gathered)
 
     def _authorised(self, key: PartitionKey, context: RequestContext) -> Partition:
         partition = self.find(key)
@@ -235,6 +257,28 @@ def _parting(partition: Partition, params: FetchPartition) -> PartitionData | No
         diverging_epoch=EpochEndOffset(epoch, end_offset),
         records=b"",
     )
+
+
+def _form(limits: Limits, context: RequestContext) -> int:
+    is_usual = FETCH.is_flexible(context.version) and not context.denied and limits.replica_id < 0
+    return limits.isolation_level if is_usual else NO_FORM
+
+
+def _ready(partition: Partition, isolation_level: int) -> ReadyPartitionData:
+    """The answer of a partition that has been read to its end: the same for all who have."""
+    index, high, start = partition.name.partition, partition.high_watermark, partition.log.log_start_offset
+    has_list = isolation_level == READ_COMMITTED
+    partition.at_end = ready = ReadyPartitionData(
+        partition_index=index,
+        high_watermark=high,
+        last_stable_offset=high,
+        log_start_offset=start,
+        aborted_transactions=[] if has_list else None,
+        records=b"",
+        isolation_level=isolation_level,
+        encoded=_READY(index, 0, high, high, start, has_list, -1, 1),
+    )
+    return ready
 
 
 def _answer(partition: Partition, found: Found, gathered: Gathered) -> PartitionData:

@@ -13,6 +13,8 @@ Rule 2: memory is bounded: a number of sessions, and of partitions over all of t
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+import msgspec
+
 from penstock.errors import ErrorCode
 from penstock.host.clock import Clock
 from penstock.host.randomness import Randomness
@@ -30,6 +32,9 @@ NO_SESSION: Final = 0
 FULL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 TOPIC_IDS_SINCE: Final = 13
+NO_EPOCH: Final = -1
+NOWHERE: Final = -2
+"""No offset of any partition."""
 
 
 class PartitionKey(NamedTuple):
@@ -42,15 +47,50 @@ class PartitionKey(NamedTuple):
 class Wanted:
     """A partition that is fetched, and what the client was last told about it."""
 
-    __slots__ = ("key", "params", "partition", "sent_high_watermark", "sent_log_start")
+    __slots__ = ("key", "params", "partition", "plain_offset", "sent_high_watermark", "sent_log_start")
 
     def __init__(self, key: PartitionKey, params: FetchPartition) -> None:
         self.key = key
         self.params = params
         self.partition: Partition | None = None
-        """Once found, until it goes offline: a session fetches the same ones again and again."""
-        self.sent_high_watermark = -2
-        self.sent_log_start = -2
+        """Once found, until it goes offline: clients fetch the same ones again and again."""
+        self.plain_offset = NOWHERE
+        """Where it reads in the partition that was found, unless something else is to be looked at."""
+        self.sent_high_watermark = NOWHERE
+        self.sent_log_start = NOWHERE
+
+    def find(self, partition: Partition) -> None:
+        self.partition = partition
+        params = self.params
+        is_plain = params.last_fetched_epoch < 0 and params.current_leader_epoch in (
+            NO_EPOCH,
+            partition.leader_epoch,
+        )
+        self.plain_offset = params.fetch_offset if is_plain else NOWHERE
+
+    def ask(self, params: FetchPartition) -> None:
+        """It is fetched in another way from now on."""
+        self.params = params
+        if self.partition is not None:
+            self.find(self.partition)
+
+
+class TopicRun(NamedTuple):
+    """Partitions of one topic that follow one another in a request."""
+
+    topic: str
+    topic_id: TopicId
+    partitions: int
+
+
+class RecalledFetch(FetchRequest):
+    """A request whose partitions are known from earlier ones (see fetch_repeats.py).
+
+    Its topics are without partitions: these are in `wanted`, each once.
+    """
+
+    wanted: list[Wanted] = msgspec.field(default_factory=list)
+    runs: list[TopicRun] = msgspec.field(default_factory=list)
 
 
 class Session:
@@ -80,6 +120,8 @@ class Fetching(NamedTuple):
     """None: the reply holds everything and names no session."""
     is_incremental: bool
     """Only what changed goes into the reply."""
+    runs: list[TopicRun] | None = None
+    """How `wanted` falls into topics, where that is known."""
 
 
 class FetchSessions:
@@ -96,6 +138,8 @@ class FetchSessions:
 
     def resolve(self, request: FetchRequest, version: int) -> Fetching | ErrorCode:
         """What the request fetches, or the error that answers it as a whole."""
+        if isinstance(request, RecalledFetch):
+            return Fetching(request.wanted, None, is_incremental=False, runs=request.runs)
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (FULL_EPOCH, FINAL_EPOCH):
             self._drop(session_id)
@@ -134,7 +178,7 @@ class FetchSessions:
             if known is None:
                 session.wanted[entry.key] = entry
             else:
-                known.params = entry.params
+                known.ask(entry.params)
         for topic in request.forgotten_topics_data:
             for index in topic.partitions:
                 session.wanted.pop(PartitionKey(topic.topic, topic.topic_id, index), None)

@@ -1,31 +1,46 @@
 """Where groups are asked: finds a group's shard, and gathers answers that come from several."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
-from penstock.broker.coordination import Coordination, Means
+from penstock.broker.coordination import Coordination, Means, Troubles
+from penstock.broker.group_turns import Command, GroupTurns, MakePiece, Refusal
 from penstock.broker.router import Later
 from penstock.broker.topic_creation import TopicCreation, WantedTopic
 from penstock.controller.topics import TopicRequest
 from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
 from penstock.coordinator.placement import shard_of
-from penstock.errors import ApiError, ErrorCode
+from penstock.errors import ApiError, ErrorCode, ProtocolError
 from penstock.groups.expiry import SteadyClock
 from penstock.groups.groups import Groups
 from penstock.groups.rates import Rates
 from penstock.groups.surroundings import Client, Surroundings, Topics
 from penstock.host.randomness import Randomness
-from penstock.limits import GROUP_RATE_PARTITIONS_MAX, GROUP_RATE_WINDOW_MS, STATE_COMMAND_BYTES_MAX
+from penstock.limits import (
+    GROUP_RATE_PARTITIONS_MAX,
+    GROUP_RATE_WINDOW_MS,
+    GROUP_REPLIES_AT_ONCE,
+    GROUPS_REPORTED_PER_TURN,
+    STATE_COMMAND_BYTES_MAX,
+)
 from penstock.metadata.image import GROUP_TOPIC, ClusterImage, changed_topics
 
-Command = Callable[[Groups, Pending, Now], Outcome]
 Query = Callable[[Groups, Now], Any]
 """Reads the state and changes nothing."""
-Refusal = Callable[[ErrorCode, str], Any]
+Finish = Callable[[list[Any]], Any]
+
+
+class Question(NamedTuple):
+    """What is to be read of one group."""
+
+    group_id: str
+    query: Query
+    refusal: Refusal
 
 
 def group_shards(cluster: Cluster, means: Means, randomness: Randomness) -> Coordination[Groups]:
@@ -45,7 +60,11 @@ def group_shards(cluster: Cluster, means: Means, randomness: Randomness) -> Coor
         surroundings = Surroundings(
             lambda: cluster.config.groups, topics, draw_member_id, rates, steady_clock
         )
-        return Groups(surroundings)
+        surroundings.overrides_of = lambda group_id: cluster.image.overrides_of_group(group_id).overrides
+        return Groups(surroundings, kept_bytes)
+
+    def kept_bytes() -> int:
+        return sum(state.weight_bytes for state in shards.states())
 
     shards = Coordination(GROUP_TOPIC, new_state, means)
 
@@ -67,6 +86,9 @@ class GroupCoordinator:
         self._shards = shards
         self._cluster = cluster
         self._creation = creation
+        self._turns = GroupTurns(self._submit_now)
+        self.long_replies = asyncio.Semaphore(GROUP_REPLIES_AT_ONCE)
+        """For answers about many groups, which take memory until they are sent."""
 
     async def ensure_topic(self) -> None:
         """Create the topic that groups live on, when the first group asks for its coordinator."""
@@ -88,11 +110,23 @@ class GroupCoordinator:
 
     def execute(self, group_id: str, command: Command, refusal: Refusal) -> Later:
         """The command's answer, once it is safe to give."""
-        later = Later()
-        self._submit(group_id, command, Pending(later.finish, refusal))
+        later = Answer()
+        self._submit(group_id, command, Pending(later.finish, refusal, later.give_up))
+        return later
+
+    def execute_in_pieces(
+        self, group_id: str, make: MakePiece, refusal: Refusal, on_safe: Callable[[], None] = lambda: None
+    ) -> Later:
+        """The same for a command that takes several turns of the loop: the reply of its last piece."""
+        later = Answer()
+        pending = Pending(later.finish, refusal, later.give_up)
+        self._turns.submit_in_pieces(group_id, make, refusal, pending, on_safe)
         return later
 
     def _submit(self, group_id: str, command: Command, pending: Pending) -> None:
+        self._turns.submit(group_id, command, pending)
+
+    def _submit_now(self, group_id: str, command: Command, pending: Pending) -> None:
         if not len(self._shards):
             pending.refuse(ErrorCode.NOT_COORDINATOR, "no group has asked for its coordinator yet")
             return
@@ -106,44 +140,114 @@ class GroupCoordinator:
         group_ids: Sequence[str],
         command: Callable[[str], Command],
         refusal: Callable[[str], Refusal],
-        finish: Callable[[list[Any]], Any],
+        finish: Finish,
     ) -> Later:
         """One answer made of those for each group, in the order asked."""
-        later = Later()
-        answers: list[Any] = [None] * len(group_ids)
-        left = len(group_ids)
-
-        def take(number: int, answer: Any) -> None:
-            nonlocal left
-            answers[number] = answer
-            left -= 1
-            if not left:
-                later.finish(finish(answers))
-
-        for number, group_id in enumerate(group_ids):
-            pending = Pending(partial(take, number), refusal(group_id))
+        gathering = Gathering([refusal(group_id) for group_id in group_ids], finish)
+        for group_id, pending in zip(group_ids, gathering.clients(), strict=True):
             self._submit(group_id, command(group_id), pending)
-        if not group_ids:
-            later.finish(finish([]))
-        return later
+        return gathering.later
 
-    def all_shards(self, query: Query, refusal: Refusal, finish: Callable[[list[Any]], Any]) -> Later:
+    def ask_each(self, questions: Sequence[Question], finish: Finish) -> Later:
+        """The same, where a group may be asked more than once."""
+        gathering = Gathering([question.refusal for question in questions], finish)
+        for question, pending in zip(questions, gathering.clients(), strict=True):
+            self._submit(question.group_id, asking(question.query), pending)
+        return gathering.later
+
+    async def ask_in_turns(self, questions: Sequence[Question]) -> AsyncIterator[Any]:
+        """The same for many: a few at a time, with a turn for everybody else between."""
+        for first in range(0, len(questions), GROUPS_REPORTED_PER_TURN):
+            await asyncio.sleep(0)
+            some = questions[first : first + GROUPS_REPORTED_PER_TURN]
+            for answer in await answer_of(self.ask_each(some, list)):
+                yield answer
+
+    def each_in_pieces(
+        self,
+        group_ids: Sequence[str],
+        make: Callable[[str], MakePiece],
+        refusal: Callable[[str], Refusal],
+        finish: Finish,
+    ) -> Later:
+        """As `each`, for commands that take several turns of the loop."""
+        gathering = Gathering([refusal(group_id) for group_id in group_ids], finish)
+        for group_id, pending in zip(group_ids, gathering.clients(), strict=True):
+            self._turns.submit_in_pieces(group_id, make(group_id), refusal(group_id), pending)
+        return gathering.later
+
+    def all_shards(self, query: Query, refusal: Refusal, finish: Finish) -> Later:
         """One answer made of what every shard says."""
-        later = Later()
-        answers: list[Any] = []
-
-        def take(answer: Any) -> None:
-            answers.append(answer)
-            if len(answers) == count:
-                later.finish(finish(answers))
-
-        count = len(self._shards)
-        for number in range(count):
-            pending = Pending(take, refusal)
+        gathering = Gathering([refusal] * len(self._shards), finish)
+        for number, pending in enumerate(gathering.clients()):
             self._shards.execute(number, _answer_to(query, pending), pending)
-        if not count:
-            later.finish(finish([]))
-        return later
+        return gathering.later
+
+    async def all_shards_in_turns(self, query: Query, refusal: Refusal) -> AsyncIterator[Any]:
+        """What every shard says, one after the other, with a turn for everybody else between."""
+        for number in range(len(self._shards)):
+            await asyncio.sleep(0)
+            later = Answer()
+            pending = Pending(later.finish, refusal, later.give_up)
+            self._shards.execute(number, _answer_to(query, pending), pending)
+            yield await answer_of(later)
+
+    # For those who watch the broker
+
+    def troubles(self) -> Troubles:
+        return self._shards.troubles()
+
+
+class Answer(Later):
+    """A reply that did not arrive, because it cannot be told, can be followed by another."""
+
+    __slots__ = ()
+
+    def finish(self, outcome: Any) -> None:
+        try:
+            super().finish(outcome)
+        except BaseException:
+            self._outcome = None
+            raise
+
+    def give_up(self) -> None:
+        """Not even a refusal can be told. The client may think that another try is worth it."""
+        self.finish(ProtocolError("there is an answer that cannot be told"))
+
+
+class Gathering:
+    """Several answers become one."""
+
+    def __init__(self, refusals: Sequence[Refusal], finish: Finish) -> None:
+        self.later = Answer()
+        self._refusals = refusals
+        self._finish = finish
+        self._answers: dict[int, Any] = {}
+        if not refusals:
+            self.later.finish(finish([]))
+
+    def clients(self) -> Iterator[Pending]:
+        """One for each of the answers."""
+        for number, refusal in enumerate(self._refusals):
+            yield Pending(partial(self._take, number), refusal, self.later.give_up)
+
+    def _take(self, number: int, answer: Any) -> None:
+        self._answers[number] = answer
+        if len(self._answers) < len(self._refusals):
+            return
+        try:
+            self.later.finish(self._finish([self._answers[each] for each in range(len(self._answers))]))
+        except Exception:
+            # Whichever of them it is that cannot be told: the one who is asked to refuse refuses all.
+            for each, refusal in enumerate(self._refusals):
+                self._answers[each] = refusal(ErrorCode.UNKNOWN_SERVER_ERROR, "")
+            raise
+
+
+async def answer_of(later: Later) -> Any:
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    later.then(lambda reply: None if answer.done() else answer.set_result(reply))
+    return await answer
 
 
 def _answer_to(query: Query, pending: Pending) -> Callable[[Groups, Now], Outcome]:

@@ -12,6 +12,7 @@ import heapq
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from penstock.broker.coordination import Troubles
 from penstock.broker.group_coordinator import GroupCoordinator, asking
 from penstock.broker.record_times import RecordTimes, Wanted
 from penstock.broker.router import Later
@@ -92,6 +93,9 @@ class GroupReports:
             names = heapq.nsmallest(limit + 1, found)
             next_after = names[limit - 1] if len(names) > limit else None
             return Page([report async for report in self._reports(names[:limit])], next_after)
+
+    def troubles(self) -> Troubles:
+        return self._groups.troubles()
 
     async def survey(self, partitions_max: int) -> Survey:
         """Every group if so many partitions are enough for that, else those that are furthest behind."""

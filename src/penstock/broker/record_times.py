@@ -54,20 +54,23 @@ class RecordTimes:
 
     async def find(self, wanted: Sequence[Wanted]) -> list[int | None]:
         """For each the time in ms of the first record at or after its offset; None if none was found."""
-        now = self._clock.monotonic()
-        missing = [item for item in wanted if not self._is_kept(item.key, now)]
+        # Taken out at once: what is kept now may have made room for others when the reading is done.
+        known = self._known(wanted)
+        missing = [item for item in wanted if item.key not in known]
         found: dict[_Key, int | None] = {}
         for start in range(0, len(missing), RECORD_TIMES_READ_AT_ONCE):
             found |= await self._read(missing[start : start + RECORD_TIMES_READ_AT_ONCE])
-        times = [
-            found[key] if (key := item.key) in found else self._kept[key].timestamp_ms for item in wanted
-        ]
         self._keep(found)
-        return times
+        known |= found
+        return [known[item.key] for item in wanted]
 
-    def _is_kept(self, key: _Key, now: float) -> bool:
-        kept = self._kept.get(key)
-        return kept is not None and (now - kept.read_at) * 1000 <= RECORD_TIME_KEPT_MS
+    def _known(self, wanted: Sequence[Wanted]) -> dict[_Key, int | None]:
+        now, known = self._clock.monotonic(), {}
+        for item in wanted:
+            kept = self._kept.get(key := item.key)
+            if kept is not None and (now - kept.read_at) * 1000 <= RECORD_TIME_KEPT_MS:
+                known[key] = kept.timestamp_ms
+        return known
 
     def _keep(self, found: dict[_Key, int | None]) -> None:
         now = self._clock.monotonic()

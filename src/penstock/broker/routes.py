@@ -38,7 +38,7 @@ from penstock.broker.apis.sync_group import SyncGroup
 from penstock.broker.appending import Appending
 from penstock.broker.cluster import Cluster
 from penstock.broker.fetch_reads import FetchReads
-from penstock.broker.fetch_sessions import FetchSessions
+from penstock.broker.fetch_sessions import FetchSessions, RecalledFetch
 from penstock.broker.group_coordinator import GroupCoordinator
 from penstock.broker.router import Route, Router, never_waits
 from penstock.broker.storage import Storage
@@ -125,6 +125,8 @@ def weigh_produce(request: ProduceRequest, frame_bytes: int) -> int:
 
 def weigh_fetch(request: FetchRequest, frame_bytes: int) -> int:
     """What waits are its partitions. Those that a session adds are counted there."""
+    if isinstance(request, RecalledFetch):
+        return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * len(request.wanted)
     count = sum([len(topic.partitions) for topic in request.topics])
     return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * count
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 from collections import Counter
 from functools import partial
 from ssl import SSLContext
@@ -59,10 +60,9 @@ class Server:
                 start_serving=False,
             )
         except OSError as error:
-            reason = os.strerror(error.errno).lower() if error.errno else str(error)
             raise ConfigError(
-                f"cannot listen on {listener.host}:{listener.port} for listener {listener.name}: {reason}. "
-                "Choose another address with --kafka or `listeners`"
+                f"cannot listen on {listener.host}:{listener.port} for listener {listener.name}: "
+                f"{_why_not(error)}. Choose another address with --kafka or `listeners`"
             ) from error
         self._servers.append(server)
         return listener.bound_to(server.sockets[0].getsockname()[1])
@@ -165,3 +165,9 @@ class Server:
         self._complaints += 1
         if self._complaints <= COMPLAINTS_PER_SECOND_MAX:
             self._log.warning("connection.refused", peer=peer, reason=reason)
+
+
+def _why_not(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):  # its numbers are not those of strerror
+        return "no such host"
+    return os.strerror(error.errno).lower() if error.errno else str(error)

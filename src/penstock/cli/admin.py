@@ -39,7 +39,9 @@ class Admin:
 
     def __init__(self, broker: Broker) -> None:
         self._timeout_s = broker.timeout_s
-        self._client = kafka.AdminClient(broker.settings())
+        # It would make topics that it only asks about, like any producer.
+        self._client = kafka.AdminClient(broker.settings(**{"allow.auto.create.topics": False}))
+        self._leaders_known: set[str] = set()
 
     def create(
         self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str]
@@ -98,16 +100,20 @@ class Admin:
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
         """Where each partition starts afterwards."""
+        failure = f"topic {topic} was not truncated everywhere"
+        self._learn_leaders(topic, failure)
         wanted = [TopicPartition(topic, number, offset) for number, offset in before.items()]
         futures = self._client.delete_records(wanted, request_timeout=self._timeout_s)
-        found = self._all(futures, f"topic {topic} was not truncated everywhere")
+        found = self._all(futures, failure)
         return {entry.partition: result.low_watermark for entry, result in found.items()}
 
     def offsets(self, topic: str, partitions: Iterable[int], place: Place) -> dict[int, FoundOffset]:
+        failure = f"the offsets of topic {topic} cannot be read"
+        self._learn_leaders(topic, failure)
         question = _specification(place)
         wanted = {TopicPartition(topic, number): question for number in partitions}
         futures = self._client.list_offsets(wanted, request_timeout=self._timeout_s)
-        found = self._all(futures, f"the offsets of topic {topic} cannot be read")
+        found = self._all(futures, failure)
         return {
             entry.partition: FoundOffset(
                 result.offset if result.offset >= 0 else None,
@@ -121,6 +127,21 @@ class Admin:
         starts = self.offsets(topic, partitions, Place(Kind.EARLIEST))
         ends = self.offsets(topic, partitions, Place(Kind.LATEST))
         return {number: (starts[number].offset or 0, ends[number].offset or 0) for number in partitions}
+
+    def _learn_leaders(self, topic: str, failure: str) -> None:
+        """Before anything that goes to leaders.
+
+        librdkafka asks for them by itself, once in three seconds. If that falls just when it leaves the
+        address it was given for the one that the broker goes by, which it does on connecting, its
+        question is lost with the connection. This one it asks again.
+        """
+        if topic in self._leaders_known:
+            return
+        try:
+            self._client.list_topics(topic, timeout=self._timeout_s)
+        except KafkaException as problem:
+            raise CommandFailed(sentence_of(problem.args[0], failure)) from problem
+        self._leaders_known.add(topic)
 
     def _all(self, futures: Mapping[Any, "Future[Any]"], failure: str) -> dict[Any, Any]:
         results, problems = {}, []
@@ -162,6 +183,8 @@ def sentence_of(error: Any, failure: str, what: Any = None) -> str:
         said = reported(error.code(), f"{what.topic}-{what.partition}")
     elif error.code() in (KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE):
         said = "no answer came in time; allow more with --timeout"
+    elif error.code() == KafkaError._TRANSPORT:
+        said = "the connection to the broker was lost, or none could be made"
     told = sentence(f"{failure}: {said}")
     is_unknown = error.code() == KafkaError.INVALID_CONFIG and "unknown" in said.lower()
     return f"{told} {SETTINGS_ARE_LISTED}" if is_unknown else told

@@ -76,7 +76,7 @@ async def _serve(config: BrokerConfig) -> None:
         loop.add_signal_handler(number, stop.set)
     world = World(log=StreamLog(SystemClock()))
     async with running_broker(config, world) as broker:
-        sources = Sources(broker.groups, broker.storage, broker.server)
+        sources = Sources(broker.groups, broker.storage, broker.server, broker.compaction)
         http = HttpServer(config.http, broker.not_ready, sources)
         excuses = Tasks(lambda name, failure: world.log.error("task.failed", task=name, reason=repr(failure)))
 

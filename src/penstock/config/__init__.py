@@ -3,6 +3,7 @@
     setting          what a declared setting is; text to value and back
     topic_settings   the declarations of topic settings
     broker_settings  the declarations of broker settings
+    group_settings   those of groups, and what one group can be given for itself
     layers           which of several given values counts, and where it came from
     topic            TopicConfig: what one topic's log obeys
     broker           BrokerConfig: small typed parts, one for each part of the broker

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.broker_settings import BROKER_SETTINGS, find_setting
-from penstock.config.checks import broker_problems, topic_problems
-from penstock.config.layers import NOTHING, topic_value_of, value_of
+from penstock.config.checks import broker_problems, group_problems, topic_problems
+from penstock.config.group_settings import ONE_GROUP_SETTINGS
+from penstock.config.layers import NOTHING, group_value_of, topic_value_of, value_of
 from penstock.config.setting import ConfigType, Setting, render, unknown_setting
 from penstock.config.topic_settings import IGNORED_TOPIC_SETTINGS, TOPIC_SETTINGS
 from penstock.errors import ApiError, ConfigError, ErrorCode
@@ -98,6 +99,27 @@ def replace_broker(
     """AlterConfigs for a broker: these run-time settings and no others."""
     alterations = [Alteration(name, value) for name, value in entries]
     return alter_broker({}, alterations, broker, cluster_wide=cluster_wide)
+
+
+def alter_group(
+    current: Mapping[str, str], alterations: Sequence[Alteration], broker: BrokerConfig
+) -> dict[str, str]:
+    """IncrementalAlterConfigs for a group."""
+    _refuse_duplicates(alterations)
+    wanted = dict(current)
+    for alteration in alterations:
+        setting = ONE_GROUP_SETTINGS.get(alteration.name)
+        if setting is None:
+            _refuse_unknown(alteration, wanted, ONE_GROUP_SETTINGS)
+            continue
+        _apply(setting, alteration, group_value_of(setting.name, wanted, broker.given), wanted)
+    _refuse_problems(group_problems(wanted, broker.given))
+    return wanted
+
+
+def replace_group(entries: Iterable[tuple[str, str | None]], broker: BrokerConfig) -> dict[str, str]:
+    """AlterConfigs for a group: these settings and no others."""
+    return alter_group({}, [Alteration(name, value) for name, value in entries], broker)
 
 
 def _apply(setting: Setting, alteration: Alteration, before: object, wanted: dict[str, str]) -> None:

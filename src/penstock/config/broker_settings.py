@@ -111,7 +111,9 @@ _LISTENERS = (
         ),
         "The protocol of each listener name: PLAINTEXT or SSL.",
     ),
-    Setting("http.listener", STRING, "127.0.0.1:8080", "Where health is served over HTTP."),
+    Setting(
+        "http.listener", STRING, "127.0.0.1:8080", "Where health, metrics and groups are served over HTTP."
+    ),
 )
 
 # Each may also be set for one listener, as listener.name.<name>.<setting>.

@@ -9,7 +9,8 @@ from typing import Any
 
 from penstock.config.broker import BrokerConfig, ClientAuth
 from penstock.config.broker_settings import LISTENER_PREFIX, listener_of
-from penstock.config.layers import NOTHING, Given, topic_value_of, value_of
+from penstock.config.group_settings import ONE_GROUP_SETTINGS
+from penstock.config.layers import NOTHING, Given, group_value_of, topic_value_of, value_of
 from penstock.config.listeners import Address
 from penstock.limits import LONG_MAX
 
@@ -53,6 +54,28 @@ def topic_problems(overrides: Mapping[str, str], given: Given) -> list[str]:
         problems.append(
             f"min.compaction.lag.ms = {shortest}: must be at most max.compaction.lag.ms = {longest}"
         )
+    return problems
+
+
+def group_problems(overrides: Mapping[str, str], given: Given) -> list[str]:
+    """What is wrong with the settings of one group, its broker's counted where it has none."""
+
+    def value(name: str) -> int:
+        number = group_value_of(name, overrides, given)
+        assert isinstance(number, int)
+        return number
+
+    problems = []
+    for name in sorted(overrides.keys() & ONE_GROUP_SETTINGS.keys()):
+        limits = [f"group.consumer.{end}.{name.removeprefix('consumer.')}" for end in ("min", "max")]
+        shortest, longest = (value_of(limit, given) for limit in limits)
+        if not shortest <= value(name) <= longest:
+            problems.append(
+                f"{name} = {value(name)}: must be from {limits[0]} = {shortest} to {limits[1]} = {longest}"
+            )
+    session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    if not problems and overrides and value(session) <= value(heartbeat):
+        problems.append(f"{session} = {value(session)}: must be more than {heartbeat} = {value(heartbeat)}")
     return problems
 
 

@@ -52,6 +52,9 @@ DEPARTURES = {
         "Members learn of a change when they report next: a rebalance is over in a second or two."
         " Groups of more than a thousand members report less often by themselves.",
     ),
+    "group.consumer.min.heartbeat.interval.ms": Departure(
+        "5000", "As group.consumer.heartbeat.interval.ms, of which it is Kafka's default too."
+    ),
 }
 
 KAFKA_HAS_NOT = frozenset(

@@ -10,7 +10,16 @@ from typing import NamedTuple
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.broker_settings import BROKER_SETTINGS, find_setting
-from penstock.config.layers import NOTHING, Given, Synonym, resolve, synonyms_of, topic_synonyms_of
+from penstock.config.group_settings import ONE_GROUP_SETTINGS
+from penstock.config.layers import (
+    NOTHING,
+    Given,
+    Synonym,
+    group_value_of,
+    resolve,
+    synonyms_of,
+    topic_synonyms_of,
+)
 from penstock.config.setting import ConfigSource, ConfigType, Setting, render
 from penstock.config.topic_settings import TOPIC_SETTINGS
 
@@ -60,6 +69,19 @@ def describe_cluster_defaults(broker: BrokerConfig) -> list[ConfigEntry]:
         for name, text in sorted(broker.given.cluster.items())
         if name in BROKER_SETTINGS
     ]
+
+
+def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
+    """Every setting of a group that has these of its own. Kafka calls the broker's values defaults."""
+    entries = []
+    for name, setting in ONE_GROUP_SETTINGS.items():
+        text = render(group_value_of(name, overrides, broker.given))
+        source = ConfigSource.GROUP if name in overrides else ConfigSource.DEFAULT
+        synonyms = (ConfigSynonym(name, text, source),)
+        entries.append(
+            ConfigEntry(name, text, source, False, False, setting.type, documentation(setting), synonyms)
+        )
+    return entries
 
 
 # A tool asks for every topic of a cluster at once, and most of their settings are the broker's.

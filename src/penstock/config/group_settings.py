@@ -1,6 +1,6 @@
 """The settings of consumer groups and of the offsets they commit, as Kafka names them."""
 
-from penstock.config.setting import ConfigType, Rule, Setting
+from penstock.config.setting import ConfigType, Rule, Setting, by_name
 from penstock.limits import (
     CONSUMER_HEARTBEAT_MS,
     CONSUMER_HEARTBEAT_REBALANCING_MS,
@@ -82,6 +82,34 @@ GROUP_SETTINGS = (
         reload=True,
     ),
     Setting(
+        "group.consumer.min.session.timeout.ms",
+        INT,
+        45 * SECOND_MS,
+        "The shortest `consumer.session.timeout.ms` that a group may be given.",
+        minimum=1,
+    ),
+    Setting(
+        "group.consumer.max.session.timeout.ms",
+        INT,
+        60 * SECOND_MS,
+        "The longest `consumer.session.timeout.ms` that a group may be given.",
+        minimum=1,
+    ),
+    Setting(
+        "group.consumer.min.heartbeat.interval.ms",
+        INT,
+        CONSUMER_HEARTBEAT_MS,
+        "The shortest `consumer.heartbeat.interval.ms` that a group may be given.",
+        minimum=1,
+    ),
+    Setting(
+        "group.consumer.max.heartbeat.interval.ms",
+        INT,
+        15 * SECOND_MS,
+        "The longest `consumer.heartbeat.interval.ms` that a group may be given.",
+        minimum=1,
+    ),
+    Setting(
         "group.consumer.max.size",
         INT,
         GROUP_MEMBERS_MAX,
@@ -106,6 +134,28 @@ GROUP_SETTINGS = (
         reload=True,
     ),
 )
+
+ONE_GROUP_SETTINGS = by_name(
+    (
+        Setting(
+            "consumer.heartbeat.interval.ms",
+            INT,
+            CONSUMER_HEARTBEAT_MS,
+            "How often members report while nothing changes.",
+            minimum=1,
+            synonyms=("group.consumer.heartbeat.interval.ms",),
+        ),
+        Setting(
+            "consumer.session.timeout.ms",
+            INT,
+            45 * SECOND_MS,
+            "A member that has not been heard of for so long is removed.",
+            minimum=1,
+            synonyms=("group.consumer.session.timeout.ms",),
+        ),
+    )
+)
+"""What one group of the new protocol can be given for itself."""
 
 OFFSET_SETTINGS = (
     Setting(

@@ -1,7 +1,9 @@
 """What the coordinator of groups obeys: the typed form of its settings."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+from penstock.config.group_settings import ONE_GROUP_SETTINGS
 from penstock.config.layers import Given, value_of
 from penstock.limits import MINUTE_MS
 
@@ -24,6 +26,19 @@ class ConsumerConfig(NamedTuple):
     """The first is the default."""
     upgrade_allowed: bool
     downgrade_allowed: bool
+
+    def of_group(self, overrides: Mapping[str, str]) -> "ConsumerConfig":
+        """What a group obeys that has these settings of its own."""
+        own: dict[str, Any] = {
+            _OF_GROUP[name]: ONE_GROUP_SETTINGS[name].parse(text)
+            for name, text in overrides.items()
+            if name in _OF_GROUP
+        }
+        return self._replace(**own)
+
+
+_OF_GROUP = {"consumer.session.timeout.ms": "session_ms", "consumer.heartbeat.interval.ms": "heartbeat_ms"}
+assert _OF_GROUP.keys() == ONE_GROUP_SETTINGS.keys()
 
 
 class OffsetsConfig(NamedTuple):

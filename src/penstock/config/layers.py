@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from penstock.config.broker_settings import BROKER_SETTINGS, find_setting
+from penstock.config.group_settings import ONE_GROUP_SETTINGS
 from penstock.config.setting import ConfigSource, Setting, Value
 from penstock.config.topic_settings import TOPIC_SETTINGS
 from penstock.limits import HOUR_MS, MINUTE_MS
@@ -84,6 +85,13 @@ def topic_value_of(name: str, overrides: Mapping[str, str], given: Given) -> Any
     """The value a topic obeys."""
     setting = TOPIC_SETTINGS[name]
     return resolve(setting, topic_synonyms_of(setting, overrides, given))
+
+
+def group_value_of(name: str, overrides: Mapping[str, str], given: Given) -> Any:
+    """The value a group obeys."""
+    setting = ONE_GROUP_SETTINGS[name]
+    text = overrides.get(name)
+    return value_of(setting.synonyms[0], given) if text is None else setting.parse(text)
 
 
 def _synonyms(names: tuple[str, ...], given: Given) -> list[Synonym]:

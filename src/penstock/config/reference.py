@@ -10,6 +10,7 @@ from itertools import chain
 
 from penstock.config.broker_settings import BROKER_SETTINGS, SECTIONS
 from penstock.config.departures import DEPARTURES, KAFKA_HAS_NOT
+from penstock.config.group_settings import ONE_GROUP_SETTINGS
 from penstock.config.setting import ConfigType, Setting
 from penstock.config.topic_settings import IGNORED_TOPIC_SETTINGS, TOPIC_SETTINGS
 
@@ -63,6 +64,15 @@ A batch has to fit a segment as well, so the largest batch is the smaller of `ma
 `segment.bytes`.
 """
 
+_GROUP_INTRODUCTION = """\
+## Group settings
+
+What one group of the new protocol can be given for itself, with any Kafka tool that alters the configuration
+of groups, whether or not it has members. Members learn of it when they report next. A group without a value
+of its own follows the broker setting named beside it. The limits are the broker settings
+`group.consumer.min.session.timeout.ms` and its like; a session must be longer than a heartbeat interval.
+"""
+
 _TLS_NOTE = """\
 Each of these can be set for one listener, with the listener's name in lower case:
 `listener.name.tls.ssl.client.auth`.
@@ -70,7 +80,7 @@ Each of these can be set for one listener, with the listener's name in lower cas
 
 
 def render() -> str:
-    return "\n".join(chain(_departures(), _topics(), _brokers()))
+    return "\n".join(chain(_departures(), _topics(), _groups(), _brokers()))
 
 
 def _departures() -> Iterator[str]:
@@ -88,6 +98,11 @@ def _topics() -> Iterator[str]:
     yield from _table(TOPIC_SETTINGS.values())
     ignored = ", ".join(f"`{name}`" for name in sorted(IGNORED_TOPIC_SETTINGS))
     yield f"Accepted and ignored, because older tools send them: {ignored}.\n"
+
+
+def _groups() -> Iterator[str]:
+    yield _GROUP_INTRODUCTION
+    yield from _table(ONE_GROUP_SETTINGS.values())
 
 
 def _brokers() -> Iterator[str]:

@@ -34,13 +34,14 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Kafka's numbers. A smaller one counts before a larger one."""
+    """Kafka's numbers. A smaller one counts before a larger one; a group's own before all."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 class Rule(NamedTuple):

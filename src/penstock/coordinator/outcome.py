@@ -1,9 +1,13 @@
 """What a command decides: records to append, and replies that wait until those are safe."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.errors import ErrorCode
+from penstock.protocol.batches import HEADER_BYTES
+
+_RECORD_BYTES: Final = 24
+"""What a record takes up in a batch beside its key and value, at the most."""
 
 
 class Now(NamedTuple):
@@ -19,21 +23,43 @@ class StateRecord(NamedTuple):
     key: bytes
     value: bytes | None
 
+    @property
+    def size_bytes(self) -> int:
+        return _RECORD_BYTES + len(self.key) + len(self.value or b"")
+
 
 class Pending:
     """A client that waits for an answer; it gets exactly one."""
 
-    __slots__ = ("_finish", "_refusal")
+    __slots__ = ("_finish", "_give_up", "_refusal")
 
-    def __init__(self, finish: Callable[[Any], None], refusal: Callable[[ErrorCode, str], Any]) -> None:
-        """`refusal` makes the reply that carries an error and its detail, in the form of its API."""
+    def __init__(
+        self,
+        finish: Callable[[Any], None],
+        refusal: Callable[[ErrorCode, str], Any],
+        give_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`refusal` makes the reply that carries an error and its detail, in the form of its API.
+
+        `give_up` ends the wait of somebody to whom not even that can be said.
+        """
         self._finish: Callable[[Any], None] | None = finish
         self._refusal = refusal
+        self._give_up = give_up
 
     def answer(self, reply: Any) -> None:
+        """What `finish` raises is passed on, and the client waits as before."""
         finish, self._finish = self._finish, None
         assert finish is not None, "a client is answered once"
-        finish(reply)
+        try:
+            finish(reply)
+        except BaseException:
+            self._finish = finish
+            raise
+
+    def give_up(self) -> None:
+        self._finish = None
+        self._give_up()
 
     def refuse(self, code: ErrorCode, detail: str = "") -> None:
         self.answer(self._refusal(code, detail))
@@ -56,14 +82,28 @@ class Outcome(NamedTuple):
     records: Sequence[StateRecord] = ()
     """All of them are kept, or none."""
     replies: Sequence[Reply] = ()
+    is_divisible: bool = False
+    """Each record may be kept without those behind it: they need not fit one batch together."""
+
+    @property
+    def batch_bytes(self) -> int:
+        """What must fit a batch at the least, and a little more."""
+        sizes = (record.size_bytes for record in self.records)
+        return HEADER_BYTES + (max(sizes, default=0) if self.is_divisible else sum(sizes))
 
     @property
     def size_bytes(self) -> int:
-        return sum(len(key) + len(value or b"") for key, value in self.records)
+        return sum(record.size_bytes for record in self.records)
+
+    @property
+    def batch_records(self) -> int:
+        """How many records must be in one batch at the least."""
+        return min(1, len(self.records)) if self.is_divisible else len(self.records)
 
     def __add__(self, other: object) -> "Outcome":
         assert isinstance(other, Outcome), "outcomes are joined with outcomes"
-        return Outcome((*self.records, *other.records), (*self.replies, *other.replies))
+        is_divisible = all(part.is_divisible for part in (self, other) if part.records)
+        return Outcome((*self.records, *other.records), (*self.replies, *other.replies), is_divisible)
 
 
 NOTHING = Outcome()

@@ -7,18 +7,31 @@ a client is told stays true after a crash.
 
 Rule 1: nothing is awaited here. Appending is a call, and the partition calls back when it is safe.
 Rule 2: while an append is on its way to the disk, outcomes gather; they become the next append. So
-        a thousand commands during one flush cost one batch.
+        a thousand commands during one flush cost one batch. Of very many, some wait for the flush after
+        it: encoding all of them would keep everybody else waiting.
 Rule 3: there is no way back. If an append fails, everybody who waits is refused and the state is
         thrown away; the shell loads it again from the log, which is the truth.
+Rule 4: so whatever cannot be appended is found out before it is replayed. More than a batch holds is
+        refused to those whom it concerns. While the disk is full commands see a state that refuses
+        whatever would have to be written, and time stands still.
+Rule 5: clients do not depend on each other. One that cannot be answered is told so, or given up; the
+        others get their answers.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
-from typing import Generic, Protocol, TypeVar
+from functools import partial
+from typing import Generic, Protocol, Self, TypeVar
 
 from penstock.coordinator.outcome import Now, Outcome, Pending, Reply, StateRecord
 from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull
-from penstock.limits import STATE_BATCH_BYTES_MAX
+from penstock.limits import (
+    RECORDS_CHECKED_MAX,
+    STATE_BATCH_BYTES_MAX,
+    STATE_BYTES_PER_FLUSH,
+    STATE_RECORDS_PER_FLUSH,
+)
+from penstock.protocol.batches import HEADER_BYTES
 from penstock.protocol.records import Record, build_batch
 from penstock.replication.partition import Partition
 from penstock.replication.waiting import ProduceWait
@@ -27,7 +40,15 @@ from penstock.types import NO_OFFSET, Offset
 
 class StateMachine(Protocol):
     def replay(self, record: StateRecord, timestamp_ms: int) -> None:
-        """Apply one record, its own or one from the log. Never fails: what it cannot use it skips."""
+        """Apply one record, its own or one from the log. Never fails: what it cannot read it notes."""
+        ...
+
+    def unreadable(self) -> Sequence[str]:
+        """What it could not read, so that people can find it."""
+        ...
+
+    def while_full(self) -> Self:
+        """The same state, for commands while nothing can be written: no outcome has records."""
         ...
 
     def loaded(self, now: Now) -> Iterable[Outcome]:
@@ -60,6 +81,8 @@ class Phase(Enum):
     """This broker does not coordinate this partition any more."""
 
 
+TOO_LARGE = ErrorCode.UNKNOWN_SERVER_ERROR
+"""As Kafka answers a coordinator's write that fits no batch."""
 REFUSALS = {
     Phase.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     Phase.BROKEN: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -77,7 +100,15 @@ class Shell(Protocol):
         ...
 
     def broken(self, reason: Exception) -> None:
-        """The state is gone; load it again."""
+        """The state is gone; load it again. If there was no room, say `room_again` when there is."""
+        ...
+
+    def too_large(self, size_bytes: int, records: int, limit_bytes: int) -> None:
+        """A decision was refused because no batch holds it, for its size or for its many records."""
+        ...
+
+    def unanswered(self, reason: Exception) -> None:
+        """A client could not be given its answer."""
         ...
 
 
@@ -85,6 +116,10 @@ class Shard(Generic[State]):
     def __init__(self, partition: Partition, new_state: Callable[[], State], shell: Shell) -> None:
         self.partition = partition
         self.phase = Phase.LOADING
+        self.is_full = False
+        """There was no room for the last append, and none has been seen since."""
+        self.wanted_bytes = 0
+        """What there was no room for, the last time."""
         self._new_state = new_state
         self._shell = shell
         self._state = new_state()
@@ -95,6 +130,11 @@ class Shard(Generic[State]):
         """Of commands whose records are in the log and not yet safe."""
         self._wait: ProduceWait | None = None
         """For them; None while nothing is on its way to the disk."""
+
+    @property
+    def state(self) -> State:
+        """To look at, by whoever only counts."""
+        return self._state
 
     # Loading
 
@@ -121,25 +161,33 @@ class Shard(Generic[State]):
             pending.refuse(REFUSALS[self.phase])
             return
         try:
-            outcome = command(self._state, self._shell.now())
+            outcome = command(self._state.while_full() if self.is_full else self._state, self._shell.now())
         except ApiError as refusal:
             outcome = Outcome(replies=(pending.refusal(refusal.code, refusal.detail),))
+        assert not (self.is_full and outcome.records), "nothing is decided that cannot be written"
         self._take(outcome)
 
     def tick(self) -> None:
         """The time that `due_changed` named has come."""
-        if self.phase is Phase.ACTIVE:
+        if self.phase is Phase.ACTIVE and not self.is_full:
             self._due = None
             self._take_all(self._state.expire(self._shell.now()))
 
+    def room_again(self) -> None:
+        """The disk is not full any more. What became due meanwhile is done now."""
+        self.is_full = False
+        self.tick()
+
     def _take_all(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
-            if self.phase is Phase.ACTIVE:
-                self._take(outcome)
-        if self.phase is Phase.ACTIVE:
-            self._announce_due()
+            self._take(outcome)
+            if self.phase is not Phase.ACTIVE:
+                return
+        self._announce_due()
 
     def _take(self, outcome: Outcome) -> None:
+        if outcome.records:
+            outcome = self._if_it_fits(outcome)
         now_ms = self._shell.now().wall_ms if outcome.records else 0
         for record in outcome.records:
             self._state.replay(record, now_ms)
@@ -148,6 +196,22 @@ class Shard(Generic[State]):
             self._write()
         if self.phase is Phase.ACTIVE:
             self._announce_due()
+
+    def _if_it_fits(self, outcome: Outcome) -> Outcome:
+        """The same, or its refusal if the log would not take it: that must not be found out later."""
+        limit_bytes, size_bytes, records = (
+            self.partition.config.batch_bytes_max,
+            outcome.batch_bytes,
+            outcome.batch_records,
+        )
+        if size_bytes <= limit_bytes and records <= RECORDS_CHECKED_MAX:
+            return outcome
+        self._shell.too_large(size_bytes, records, limit_bytes)
+        detail = (
+            f"this takes {size_bytes} bytes and {records} records of the log at once; "
+            f"{limit_bytes} and {RECORDS_CHECKED_MAX} are allowed"
+        )
+        return Outcome(replies=[pending.refusal(TOO_LARGE, detail) for pending, _ in outcome.replies])
 
     def _announce_due(self) -> None:
         due = self._state.due()
@@ -160,13 +224,14 @@ class Shard(Generic[State]):
     def _write(self) -> None:
         """Append what has gathered, and wait for the disk; answer at once what needs no disk."""
         while self._gathered and self._wait is None:
-            gathered, self._gathered = self._gathered, []
+            gathered = self._next_gathered()
             self._written = [reply for outcome in gathered for reply in outcome.replies]
             end = NO_OFFSET
             try:
-                for records in _in_batches(gathered):
+                for records in _in_batches(gathered, self.partition.config.batch_bytes_max):
                     end = self._append(records)
             except (ApiError, StorageFull, StorageFailed) as failure:
+                self.wanted_bytes = sum(outcome.size_bytes for outcome in gathered)
                 self._break(failure)
                 return
             if end > self.partition.high_watermark:
@@ -174,6 +239,19 @@ class Shard(Generic[State]):
                 self.partition.produce_waits.add(end, self._wait, 0)
             else:
                 self._answer()
+
+    def _next_gathered(self) -> list[Outcome]:
+        """As much of what has gathered as is written for one flush; at least one outcome."""
+        records = size_bytes = count = 0
+        for outcome in self._gathered:
+            count += 1
+            if outcome.records:
+                records += len(outcome.records)
+                size_bytes += outcome.size_bytes
+            if records >= STATE_RECORDS_PER_FLUSH or size_bytes >= STATE_BYTES_PER_FLUSH:
+                break
+        gathered, self._gathered = self._gathered[:count], self._gathered[count:]
+        return gathered
 
     def _append(self, records: list[StateRecord]) -> Offset:
         now_ms = self._shell.now().wall_ms
@@ -193,11 +271,27 @@ class Shard(Generic[State]):
     def _answer(self) -> None:
         written, self._written = self._written, []
         for pending, content in written:
-            pending.answer(content)
+            self._give(pending, partial(pending.answer, content))
+
+    def _give(self, pending: Pending, answer: Callable[[], None]) -> None:
+        """What happens to an answer on its way to the client is that client's affair alone."""
+        try:
+            answer()
+        except Exception as failure:
+            self._shell.unanswered(failure)
+            self._apologise(pending)
+
+    def _apologise(self, pending: Pending) -> None:
+        try:
+            pending.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, "there is an answer that cannot be told")
+        except Exception as failure:
+            self._shell.unanswered(failure)
+            pending.give_up()
 
     # Failing
 
     def _break(self, failure: ApiError | StorageFull | StorageFailed) -> None:
+        self.is_full = isinstance(failure, StorageFull)
         self._discard(Phase.BROKEN, _refusal_for(failure))
         self._shell.broken(failure)
 
@@ -213,24 +307,33 @@ class Shard(Generic[State]):
         self._shell.due_changed(None)
         for pending in waiting:
             if not pending.is_answered:
-                pending.refuse(code)
+                self._give(pending, partial(pending.refuse, code))
 
 
-def _in_batches(outcomes: Iterable[Outcome]) -> Iterable[list[StateRecord]]:
-    """The records of these outcomes, those of one outcome together."""
+def _in_batches(outcomes: Iterable[Outcome], limit_bytes: int) -> Iterable[list[StateRecord]]:
+    """The records of these outcomes; those of one together, unless it is divisible."""
+    room = min(STATE_BATCH_BYTES_MAX, limit_bytes) - HEADER_BYTES
     batch: list[StateRecord] = []
     size = 0
-    for records, _ in outcomes:
-        if not records:
-            continue
-        added = sum(len(key) + len(value or b"") for key, value in records)
-        if batch and size + added > STATE_BATCH_BYTES_MAX:
+    for piece in _pieces(outcomes):
+        added = sum(record.size_bytes for record in piece)
+        is_full = size + added > room or len(batch) + len(piece) > STATE_RECORDS_PER_FLUSH
+        if batch and is_full:
             yield batch
             batch, size = [], 0
-        batch.extend(records)
+        batch.extend(piece)
         size += added
     if batch:
         yield batch
+
+
+def _pieces(outcomes: Iterable[Outcome]) -> Iterator[Sequence[StateRecord]]:
+    """What must not be torn apart."""
+    for outcome in outcomes:
+        if outcome.is_divisible:
+            yield from ([record] for record in outcome.records)
+        elif outcome.records:
+            yield outcome.records
 
 
 def _refusal_for(failure: ApiError | StorageFull | StorageFailed) -> ErrorCode:

@@ -6,6 +6,7 @@ up. So extending costs one dict write, and the heap holds at most one entry per 
 
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -46,11 +47,16 @@ class Timers(Generic[Key]):
             heappop(heap)
         return heap[0][0] if heap else None
 
-    def take_expired(self, now: float) -> list[Key]:
-        """The keys whose time has come, earliest first; they are timers no longer."""
+    def take_expired(self, now: float, looks_max: float = inf) -> list[Key]:
+        """The keys whose time has come, earliest first; they are timers no longer.
+
+        Looks at so many deadlines at the most. What is left stays due.
+        """
         expired = []
         deadlines = self._deadlines
-        while self._heap and self._heap[0][0] <= now:
+        looks = 0
+        while looks < looks_max and self._heap and self._heap[0][0] <= now:
+            looks += 1
             _, _, key = heappop(self._heap)
             deadline = deadlines.get(key)
             if deadline is None:

@@ -6,6 +6,9 @@ how a group that changed its protocol is read back.
 Rule 1: whatever has offsets is a group, if only a name without members.
 """
 
+from collections.abc import Iterator
+from typing import Final
+
 from penstock.coordinator.outcome import StateRecord
 from penstock.errors import ApiError, CorruptData, ErrorCode
 from penstock.groups.classic_group import ClassicGroup
@@ -22,19 +25,28 @@ from penstock.groups.records import (
     decode_key,
     decode_value,
 )
+from penstock.groups.unreadable import Unreadable, group_of
 from penstock.protocol.schema import Struct
+from penstock.types import NO_TIMESTAMP, TopicPartition
+
+_GROUP_BYTES: Final = 2_000
+"""What a group takes in memory beside its members."""
 
 
 class Book:
-    __slots__ = ("groups", "is_living", "offsets", "records_skipped")
+    __slots__ = ("_weights", "groups", "is_living", "newest_ms", "offsets", "unreadable", "weight_bytes")
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self.is_living = False
         """The log has been read: what is replayed from now on was just decided."""
-        self.records_skipped = 0
-        """Records that nobody could read."""
+        self.unreadable = Unreadable()
+        self.newest_ms = NO_TIMESTAMP
+        """The time of the newest record."""
+        self._weights: dict[str, int] = {}
+        self.weight_bytes = 0
+        """About what all groups take in memory, offsets aside."""
 
     def find(self, group_id: str) -> Group:
         group = self.groups.get(group_id)
@@ -45,15 +57,25 @@ class Book:
     # The log
 
     def replay(self, record: StateRecord, timestamp_ms: int) -> None:
+        self.newest_ms = max(self.newest_ms, timestamp_ms)
         try:
-            self._replay(decode_key(record.key), record.value, timestamp_ms)
-        except CorruptData:
-            self.records_skipped += 1
+            key = decode_key(record.key)
+        except CorruptData as problem:
+            self.unreadable.note_key(record.key, problem)
+            return
+        if isinstance(key, UnknownKey):
+            return
+        try:
+            self._replay(key, record.value, timestamp_ms)
+            self.unreadable.settle(key)
+        except CorruptData as problem:
+            self.unreadable.note(key, problem)
+        self._keep_holder(group_of(key))
+        self.weigh(group_of(key))
 
-    def _replay(self, key: Key[Struct] | UnknownKey, data: bytes | None, timestamp_ms: int) -> None:
+    def _replay(self, key: Key[Struct], data: bytes | None, timestamp_ms: int) -> None:
         if isinstance(key, OffsetCommitKey | LegacyOffsetCommitKey):
             self.offsets.replay(key, data)
-            self._keep_holder(key.group)
         elif isinstance(key, GroupMetadataKey):
             self._replay_classic(key.group, decode_value(key, data))
         elif isinstance(key, CONSUMER_KEYS):
@@ -83,10 +105,19 @@ class Book:
 
     def _drop(self, group_id: str) -> None:
         self.groups.pop(group_id, None)
-        self._keep_holder(group_id)
+
+    def has_offsets(self, group_id: str) -> bool:
+        """Those that cannot be read are offsets too."""
+        return self.offsets.has_any(group_id) or bool(self.unreadable.offsets_of(group_id))
+
+    def places(self, group_id: str) -> Iterator[TopicPartition]:
+        """The partitions in which a group has an offset."""
+        for partition, _ in self.offsets.partitions(group_id):
+            yield partition
+        yield from self.unreadable.offsets_of(group_id)
 
     def _keep_holder(self, group_id: str) -> None:
-        if group_id not in self.groups and self.offsets.has_any(group_id):
+        if group_id not in self.groups and self.has_offsets(group_id):
             self._add_classic(group_id)
 
     def _add_classic(self, group_id: str) -> ClassicGroup:
@@ -99,9 +130,19 @@ class Book:
     def settle(self, group: Group) -> None:
         """The group is this one from now on; the records that say so are being written."""
         self.groups[group.group_id] = group
+        self.weigh(group.group_id)
+
+    def weigh(self, group_id: str) -> None:
+        """The group has changed, or is gone."""
+        group = self.groups.get(group_id)
+        after = 0 if group is None else _GROUP_BYTES + group.kept_bytes
+        self.weight_bytes += after - self._weights.pop(group_id, 0)
+        if after:
+            self._weights[group_id] = after
 
     def forget_if_unused(self, group: Group) -> None:
         """Of a client that asked for an id and never came back nothing stays."""
         is_unused = isinstance(group, ClassicGroup) and group.is_unused
-        if is_unused and not self.offsets.has_any(group.group_id):
+        if is_unused and not self.has_offsets(group.group_id):
             self.groups.pop(group.group_id, None)
+        self.weigh(group.group_id)

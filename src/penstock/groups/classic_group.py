@@ -19,6 +19,7 @@ Rule 2: members change only through the methods here, which keep the sums right.
 
 from collections.abc import Collection, Iterable
 from enum import Enum
+from typing import Final
 
 from penstock.coordinator.outcome import Now, Pending, StateRecord
 from penstock.errors import ApiError, ErrorCode
@@ -57,16 +58,23 @@ _BEFORE = {
 }
 
 
+_PENDING_BYTES: Final = 1_000
+"""What an id that was handed out takes in memory; it is timed."""
+
+
 class ClassicGroup:
     __slots__ = (
         "current_state_timestamp_ms",
         "generation",
         "group_id",
         "has_newcomer",
+        "held_bytes",
         "initial_ms_left",
         "is_living",
+        "is_unsettled",
         "joining",
         "leader",
+        "member_bytes",
         "members",
         "pending_members",
         "pending_syncs",
@@ -94,6 +102,9 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader: str | None = None
+        self.is_unsettled = False
+        """It was a consumer group, and its members have not divided the work themselves yet. In the log
+        such a group has no leader, and it gathers when it is read back."""
         self.members: dict[str, ClassicMember] = {}
         self.static_members: dict[str, str] = {}
         """Member ids by instance id."""
@@ -109,6 +120,10 @@ class ClassicGroup:
         """How many members know a protocol."""
         self.weight_bytes = 0
         """What members and pending members said, all together."""
+        self.member_bytes = 0
+        """What that takes in memory."""
+        self.held_bytes = 0
+        """The assignments of all members. They are new only when they are written."""
         self.initial_ms_left: int | None = None
         """While a group gathers that was Empty: how much longer it may be waited for newcomers."""
         self.has_newcomer = False
@@ -129,6 +144,11 @@ class ClassicGroup:
     @property
     def is_empty(self) -> bool:
         return self.state is ClassicState.EMPTY
+
+    @property
+    def kept_bytes(self) -> int:
+        """About what its members take in memory."""
+        return self.member_bytes + self.held_bytes + _PENDING_BYTES * len(self.pending_members)
 
     @property
     def is_initial(self) -> bool:
@@ -222,6 +242,7 @@ class ClassicGroup:
         self.generation += 1
         self.pending_syncs.clear()
         self.initial_ms_left = None
+        self.is_unsettled = False
         self.protocol_name = self.chosen_protocol() if self.members else None
         self.enter(ClassicState.COMPLETING if self.members else ClassicState.EMPTY, now)
 
@@ -246,6 +267,7 @@ class ClassicGroup:
         if self.leader is None:
             self.leader = member.member_id
         self._count(member, 1)
+        self.held_bytes += len(member.held)
 
     def remove(self, member_id: str) -> list[Pending]:
         """The member is gone; given back is what it waits for. A pending member leaves nothing."""
@@ -255,6 +277,7 @@ class ClassicGroup:
         if member is None:
             return []
         self._count(member, -1)
+        self.held_bytes -= len(member.held)
         if member.instance_id is not None:
             del self.static_members[member.instance_id]
         if self.leader == member_id:
@@ -305,6 +328,7 @@ class ClassicGroup:
 
     def _count(self, member: ClassicMember, sign: int) -> None:
         self.weight_bytes += sign * member.weight_bytes
+        self.member_bytes += sign * member.kept_bytes
         for name in member.names():
             count = self.support.get(name, 0) + sign
             if count:
@@ -320,12 +344,13 @@ class ClassicGroup:
             self.protocol_type or "",
             self.generation,
             self.protocol_name,
-            self.leader,
+            None if self.is_unsettled else self.leader,
             self.current_state_timestamp_ms,
             [member.recorded(self.protocol_name) for member in self.members.values()],
         )
 
     def record(self) -> StateRecord:
+        self.held_bytes = sum(len(member.held) for member in self.members.values())
         return StateRecord(encode_key(GroupMetadataKey(self.group_id)), encode_value(self.snapshot()))
 
     def restore(self, value: GroupMetadataValue) -> None:
@@ -340,6 +365,7 @@ class ClassicGroup:
             self._add_read_back(record)
         if value.leader in self.members:
             self.leader = value.leader
+        self.is_unsettled = value.leader is None and len(self.members) > 0
         self.state = ClassicState.STABLE if self.members else ClassicState.EMPTY
         self.current_state_timestamp_ms = value.current_state_timestamp_ms
 

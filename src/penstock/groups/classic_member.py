@@ -11,6 +11,11 @@ _PART_BYTES = 32
 """What a member or a protocol costs besides its texts, so that a crowd that says nothing counts too."""
 
 
+_KEPT_BYTES = 1_500
+_PROTOCOL_KEPT_BYTES = 100
+"""What they take in memory beside their texts: a member is in many tables, and it is timed."""
+
+
 class ClassicProtocol(NamedTuple):
     """One way of sharing the work that a member knows, and what the leader needs to know for it."""
 
@@ -29,12 +34,19 @@ def weight_of(protocols: Iterable[ClassicProtocol]) -> int:
     return sum(_PART_BYTES + len(name.encode()) + len(metadata) for name, metadata in protocols)
 
 
+def kept_bytes_of(protocols: Iterable[ClassicProtocol]) -> int:
+    sizes = (name.__sizeof__() + metadata.__sizeof__() for name, metadata in protocols)
+    return sum(_PROTOCOL_KEPT_BYTES + size for size in sizes)
+
+
 class ClassicMember:
     __slots__ = (
         "assignment",
         "client",
+        "held",
         "instance_id",
         "is_new",
+        "kept_bytes",
         "member_id",
         "protocols",
         "timeouts",
@@ -52,6 +64,9 @@ class ClassicMember:
         self.member_id = member_id
         self.instance_id = instance_id
         self.assignment = b""
+        """In the present generation."""
+        self.held = b""
+        """The last one it may have learnt; while the group gathers it may still read that."""
         self.is_new = False
         """It waits for the answer to its first JoinGroup, and may not know its own id yet."""
         self.tell(client, protocols, timeouts)
@@ -62,18 +77,27 @@ class ClassicMember:
         self.protocols = tuple(protocols)
         """In the order in which the member prefers them."""
         self.timeouts = timeouts
-        self.weight_bytes = self._weigh()
+        self._weigh()
+
+    def assign(self, assignment: bytes) -> None:
+        self.assignment = self.held = assignment
 
     def rename(self, member_id: str) -> None:
         self.member_id = member_id
-        self.weight_bytes = self._weigh()
+        self._weigh()
 
-    def _weigh(self) -> int:
-        return self._weigh_ids() + weight_of(self.protocols)
+    def _weigh(self) -> None:
+        self.weight_bytes = self._weigh_ids() + weight_of(self.protocols)
+        """About what it takes in the log."""
+        texts = sum(text.__sizeof__() for text in self._texts())
+        self.kept_bytes = _KEPT_BYTES + texts + kept_bytes_of(self.protocols)
+        """About what it takes in memory, its assignment aside."""
 
     def _weigh_ids(self) -> int:
-        texts = (self.member_id, self.instance_id or "", self.client.client_id, self.client.host)
-        return _PART_BYTES + sum(len(text.encode()) for text in texts)
+        return _PART_BYTES + sum(len(text.encode()) for text in self._texts())
+
+    def _texts(self) -> tuple[str, ...]:
+        return (self.member_id, self.instance_id or "", self.client.client_id, self.client.host)
 
     def recorded_bytes(self, protocol: str | None) -> int:
         """About what it takes up in the group's record, its assignment aside."""
@@ -121,5 +145,5 @@ class ClassicMember:
             (ClassicProtocol(protocol, record.subscription),),
             ClassicTimeouts(session_ms, rebalance_ms if rebalance_ms >= 0 else session_ms),
         )
-        member.assignment = record.assignment
+        member.assign(record.assignment)
         return member

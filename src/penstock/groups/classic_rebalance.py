@@ -149,7 +149,8 @@ def _interrupt_syncs(surroundings: Surroundings, group: ClassicGroup, now: Now) 
     surroundings.timers.cancel(sync_key(group))
     if group.state is ClassicState.COMPLETING:
         for member in group.members.values():
-            member.assignment = b""  # that of an earlier generation, which this one has ended
+            # That of an earlier generation, which this one has ended. Members may read it still.
+            member.assignment = b""
     group.pending_syncs.clear()
     syncing, group.syncing = group.syncing, {}
     for member_id in syncing:

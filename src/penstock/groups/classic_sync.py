@@ -77,7 +77,7 @@ def _assign(
 ) -> Outcome:
     """Members that the leader forgot get nothing to do."""
     for member in group.members.values():
-        member.assignment = assignments.get(member.member_id, b"")
+        member.assign(assignments.get(member.member_id, b""))
     group.enter(ClassicState.STABLE, now)
     group.rebalances.end(now)
     syncing, group.syncing = group.syncing, {}

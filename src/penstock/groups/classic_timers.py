@@ -32,6 +32,8 @@ def loaded(surroundings: Surroundings, group: ClassicGroup, now: Now) -> Outcome
     if len(group.members) > surroundings.config().classic.members_max:
         # Joining again, the last ones are refused; until then everybody may still commit.
         return prepare(surroundings, group, "the group is larger than is allowed now", now)
+    if group.is_unsettled:
+        return prepare(surroundings, group, "the group has changed its protocol", now)
     return NOTHING
 
 

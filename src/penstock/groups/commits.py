@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.offsets import Commit
 from penstock.limits import COMMIT_BYTES_MAX
@@ -23,6 +25,16 @@ class CommitRequest(NamedTuple):
     """Or the epoch of a member of the new protocol."""
     version: int
     commits: Sequence[Commit]
+
+
+def not_older(commits: Sequence[Commit], than_ms: int) -> Sequence[Commit]:
+    """The same, as if made no earlier than this. All partitions of a commit have one time."""
+    if not commits or commits[0].committed.commit_timestamp_ms >= than_ms:
+        return commits
+    return [
+        Commit(partition, msgspec.structs.replace(committed, commit_timestamp_ms=than_ms))
+        for partition, committed in commits
+    ]
 
 
 def check_size(request: CommitRequest) -> None:

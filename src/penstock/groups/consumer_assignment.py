@@ -2,15 +2,22 @@
 
 Rule 1: an assignment is never changed, only replaced; members and groups share them.
 Rule 2: no topic is in it without a partition, so that two that say the same are equal.
+Rule 3: there can be very many partitions, so what is the same is kept once: a number in all of them, and
+        a set of them in what a member shall read and what it reads.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from functools import cache
+from typing import Final, Protocol
 
+from penstock.limits import PARTITIONS_PER_TOPIC_MAX
 from penstock.types import TopicId
 
 Assignment = Mapping[TopicId, frozenset[int]]
 EMPTY: Assignment = {}
+
+_TOPIC_BYTES: Final = 80
+"""What a topic takes in memory beside the set of its partitions: its id, mostly."""
 
 
 class TopicPartitions(Protocol):
@@ -27,10 +34,43 @@ def read(topics: Iterable[TopicPartitions]) -> Assignment:
     assignment: dict[TopicId, frozenset[int]] = {}
     for topic in topics:
         topic_id = TopicId(bytes(topic.topic_id))
-        partitions = frozenset(topic.partitions) | assignment.get(topic_id, frozenset())
+        partitions = _numbers(topic.partitions) | assignment.get(topic_id, frozenset())
         if partitions:
             assignment[topic_id] = partitions
     return assignment
+
+
+def _numbers(partitions: list[int]) -> frozenset[int]:
+    known = _known_numbers()
+    return frozenset(map(known.get, partitions, partitions))
+
+
+@cache
+def _known_numbers() -> dict[int, int]:
+    """Each of them once: a number that was read takes more memory than its place in a set."""
+    return {number: number for number in range(PARTITIONS_PER_TOPIC_MAX)}
+
+
+def sharing(one: Assignment, other: Assignment) -> Assignment:
+    """The same as `one`, made of what `other` has where they are equal."""
+    if one == other:
+        return other
+    return {
+        topic_id: other[topic_id] if other.get(topic_id) == partitions else partitions
+        for topic_id, partitions in one.items()
+    }
+
+
+def weigh(assignment: Assignment, shared: Assignment = EMPTY) -> int:
+    """About what it takes in memory beside what it shares with another."""
+    if assignment is shared or not assignment:
+        return 0
+    sets = sum(
+        partitions.__sizeof__()
+        for topic_id, partitions in assignment.items()
+        if shared.get(topic_id) is not partitions
+    )
+    return assignment.__sizeof__() + len(assignment) * _TOPIC_BYTES + sets
 
 
 def in_order(assignment: Assignment) -> Iterable[tuple[TopicId, list[int]]]:

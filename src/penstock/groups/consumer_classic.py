@@ -94,9 +94,8 @@ def join(
 def _join_empty(
     surroundings: Surroundings, group: ConsumerGroup, request: JoinGroupRequest, asking: Asking, now: Now
 ) -> Settled:
-    classic, ended = emptied(surroundings, group, now)
-    assert not isinstance(classic, ConsumerGroup)
-    return Settled(classic, ended + classic_join.join(surroundings, classic, request, asking, now))
+    classic, records = emptied(group, now)
+    return Settled(classic, Outcome(records) + classic_join.join(surroundings, classic, request, asking, now))
 
 
 def _check_join(surroundings: Surroundings, group: ConsumerGroup, request: JoinGroupRequest) -> None:

@@ -18,12 +18,14 @@ Rule 2: a partition has at most one holder: the member that was given it and has
 Rule 3: what is asked at every heartbeat is kept as a number or a set, not counted anew.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from penstock.coordinator.outcome import Pending
-from penstock.groups.consumer_assignment import EMPTY, Assignment, read
+from penstock.groups.consumer_assignment import EMPTY, Assignment, read, sharing, weigh
 from penstock.groups.consumer_member import NOWHERE, About, ConsumerMember, Position, Subscription
 from penstock.groups.rebalances import Rebalances
 from penstock.groups.records import (
@@ -43,10 +45,9 @@ from penstock.groups.records import (
     Key,
 )
 from penstock.groups.regex import Resolution, Resolving
+from penstock.groups.subscribed_topics import SubscribedTopics, add
 from penstock.protocol.schema import Struct
 from penstock.types import NO_TIMESTAMP, TopicId
-
-K = TypeVar("K")
 
 CONSUMER_KEYS = (
     ConsumerGroupMetadataKey,
@@ -58,6 +59,10 @@ CONSUMER_KEYS = (
     ConsumerGroupRegularExpressionKey,
 )
 """The keys of records that are to be handed to `ConsumerGroup.replay`; each has a `group_id`."""
+
+
+_HELD_TOPIC_BYTES: Final = 150
+"""What a topic takes in memory among the holders, beside its partitions."""
 
 
 class ConsumerState(Enum):
@@ -73,6 +78,7 @@ class ConsumerState(Enum):
 
 class ConsumerGroup:
     __slots__ = (
+        "assignment_bytes",
         "assignment_epoch",
         "assignor_votes",
         "away",
@@ -81,17 +87,18 @@ class ConsumerGroup:
         "classic_support",
         "epoch",
         "group_id",
+        "holder_bytes",
         "holders",
         "is_deleted",
         "is_refresh_due",
+        "member_bytes",
         "members",
         "metadata_hash",
         "rebalances",
-        "regexes",
         "resolving",
         "stale_regexes",
         "static_members",
-        "subscriptions",
+        "subscribed",
         "target",
         "unreconciled",
         "weight_bytes",
@@ -109,17 +116,22 @@ class ConsumerGroup:
         self.members: dict[str, ConsumerMember] = {}
         self.target: dict[str, Assignment] = {}
         """By member id. Members that shall read nothing may be missing."""
-        self.regexes: dict[str, Resolution] = {}
         # Derived from the members
         self.static_members: dict[str, str] = {}
         self.holders: dict[TopicId, dict[int, str]] = {}
-        self.subscriptions: dict[Subscription, int] = {}
+        self.subscribed = SubscribedTopics()
+        """And what regular expressions were found to mean."""
         self.assignor_votes: dict[str, int] = {}
         self.classic_support: dict[str, int] = {}
         self.classic_count = 0
         self.unreconciled: set[str] = set()
         self.away: set[str] = set()
         self.weight_bytes = 0
+        """What members said, as it is written."""
+        self.member_bytes = 0
+        """What that takes in memory, and what the rest does."""
+        self.assignment_bytes = 0
+        self.holder_bytes = 0
         # Volatile
         self.rebalances = Rebalances()
         self.is_refresh_due = True
@@ -153,23 +165,25 @@ class ConsumerGroup:
         return self.changed_ms if self.is_empty else None
 
     @property
+    def regexes(self) -> Mapping[str, Resolution]:
+        return self.subscribed.regexes
+
+    @property
     def subscribed_topics(self) -> frozenset[str]:
-        return self.topics_of(self.subscriptions)
+        return self.subscribed.all()
 
     def topics_of(
-        self, subscriptions: Iterable[Subscription], resolved: Mapping[str, frozenset[str]] | None = None
+        self, subscriptions: Set[Subscription], resolved: Mapping[str, frozenset[str]] | None = None
     ) -> frozenset[str]:
         """The topics that are meant; what `resolved` says goes before what is known of an expression."""
-        topics: set[str] = set()
-        for names, regex in subscriptions:
-            topics.update(names)
-            if regex is not None:
-                known = self.regexes.get(regex)
-                topics |= (resolved or {}).get(regex, known.topics if known else frozenset())
-        return frozenset(topics)
+        return self.subscribed.all_if(subscriptions, resolved or {})
 
-    def regex_users(self, regex: str) -> int:
-        return sum(count for subscription, count in self.subscriptions.items() if subscription.regex == regex)
+    @property
+    def kept_bytes(self) -> int:
+        """About what it takes in memory. That is much more than members say: few words mean many topics."""
+        resolving = sum(resolving.kept_bytes for resolving in self.resolving.values())
+        partitions = self.assignment_bytes + self.holder_bytes
+        return self.member_bytes + partitions + self.subscribed.kept_bytes + resolving
 
     def holder(self, topic_id: TopicId, partition: int) -> str | None:
         return self.holders.get(topic_id, {}).get(partition)
@@ -183,10 +197,7 @@ class ConsumerGroup:
 
     def subscriptions_without(self, members: Collection[ConsumerMember]) -> set[Subscription]:
         """The different subscriptions of all the others."""
-        left = dict(self.subscriptions)
-        for member in members:
-            left[member.about.subscription] -= 1
-        return {subscription for subscription, count in left.items() if count}
+        return self.subscribed.without(member.about.subscription for member in members)
 
     def supports_classic(self, names: Collection[str]) -> bool:
         """Whether a newcomer that knows these protocols finds one that all classic members know."""
@@ -242,7 +253,9 @@ class ConsumerGroup:
         if value is None and known is None:
             return
         member = known or ConsumerMember(member_id)
-        self._put(member_id, member.with_position(NOWHERE if value is None else Position.read_back(value)))
+        position = NOWHERE if value is None else Position.read_back(value)
+        assigned = sharing(position.assigned, self.target_of(member_id))
+        self._put(member_id, member.with_position(replace(position, assigned=assigned)))
 
     def replay_target_metadata(self, value: ConsumerGroupTargetAssignmentMetadataValue | None) -> None:
         self.assignment_epoch = 0 if value is None else value.assignment_epoch
@@ -254,83 +267,107 @@ class ConsumerGroup:
 
     def replay_target(self, member_id: str, value: ConsumerGroupTargetAssignmentMemberValue | None) -> None:
         assignment = EMPTY if value is None else read(value.topic_partitions)
+        before_bytes = self._weigh(member_id)
         if assignment:
-            self.target[member_id] = assignment
+            member = self.members.get(member_id)
+            self.target[member_id] = sharing(assignment, member.position.assigned if member else EMPTY)
         else:
             self.target.pop(member_id, None)
+        self.assignment_bytes += self._weigh(member_id) - before_bytes
 
     def replay_regex(self, regex: str, value: ConsumerGroupRegularExpressionValue | None) -> None:
         if value is None:
-            self.regexes.pop(regex, None)
+            self.subscribed.resolve(regex, None)
             self.stale_regexes.discard(regex)
             self.resolving.pop(regex, None)
         else:
-            self.regexes[regex] = Resolution(frozenset(value.topics), value.version, value.timestamp_ms)
+            resolution = Resolution(frozenset(value.topics), value.version, value.timestamp_ms)
+            self.subscribed.resolve(regex, resolution)
 
     # Keeping the books
 
     def _put(self, member_id: str, after: ConsumerMember | None) -> None:
-        before = self.members.get(member_id)
-        if before is not None:
-            self._count(before, -1)
-            self._release(before)
+        before, before_bytes = self.members.get(member_id), self._weigh(member_id)
         if after is None:
             self.members.pop(member_id, None)
+        else:
+            self.members[member_id] = after
+        self.assignment_bytes += self._weigh(member_id) - before_bytes
+        self._recount(before, after)
+        self._place(member_id, before, after)
+
+    def _recount(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
+        if before is not None and after is not None and before.about == after.about:
             return
-        self.members[member_id] = after
-        self._count(after, 1)
-        self._hold(after)
+        # In this order, or what both say would go and come back.
+        if after is not None:
+            self._count(after, 1)
+        if before is not None:
+            self._count(before, -1)
 
     def _count(self, member: ConsumerMember, sign: int) -> None:
         about, member_id = member.about, member.member_id
         self.weight_bytes += sign * about.weigh(self.group_id, member_id)
-        _add(self.subscriptions, about.subscription, sign)
+        self.member_bytes += sign * about.kept_bytes(member_id)
+        self.subscribed.count(about.subscription, sign)
         if about.assignor is not None:
-            _add(self.assignor_votes, about.assignor, sign)
+            add(self.assignor_votes, about.assignor, sign)
         if about.classic is not None:
             self.classic_count += sign
             for name in {protocol.name for protocol in about.classic.protocols}:
-                _add(self.classic_support, name, sign)
+                add(self.classic_support, name, sign)
 
-    def _release(self, member: ConsumerMember) -> None:
-        member_id, instance_id = member.member_id, member.about.instance_id
+    def _place(self, member_id: str, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
+        """In the tables by which members are found."""
+        instance_id = before.about.instance_id if before else None
         if instance_id is not None and self.static_members.get(instance_id) == member_id:
             del self.static_members[instance_id]
-        self.unreconciled.discard(member_id)
-        self.away.discard(member_id)
-        for topic_id, partition in _held(member.position):
-            held = self.holders.get(topic_id, {})
-            if held.get(partition) == member_id:
-                del held[partition]
-                if not held:
-                    del self.holders[topic_id]
+        if after is not None and after.about.instance_id is not None:
+            self.static_members[after.about.instance_id] = member_id
+        is_unreconciled = after is not None and not after.is_reconciled(self.assignment_epoch)
+        (self.unreconciled.add if is_unreconciled else self.unreconciled.discard)(member_id)
+        (self.away.add if after is not None and after.is_away else self.away.discard)(member_id)
+        held = before.position if before else NOWHERE
+        holds = after.position if after else NOWHERE
+        if (held.assigned, held.revoking) != (holds.assigned, holds.revoking):
+            self._release(member_id, held)
+            self._hold(member_id, holds)
 
-    def _hold(self, member: ConsumerMember) -> None:
-        if member.about.instance_id is not None:
-            self.static_members[member.about.instance_id] = member.member_id
-        if not member.is_reconciled(self.assignment_epoch):
-            self.unreconciled.add(member.member_id)
-        if member.is_away:
-            self.away.add(member.member_id)
-        for topic_id, partition in _held(member.position):
-            self.holders.setdefault(topic_id, {})[partition] = member.member_id
+    def _release(self, member_id: str, position: Position) -> None:
+        for topic_id, partitions in _held(position):
+            holders = self.holders.get(topic_id, {})
+            for partition in partitions:
+                if holders.get(partition) == member_id:
+                    del holders[partition]
+            if not holders and topic_id in self.holders:
+                del self.holders[topic_id]
+                self.holder_bytes -= _HELD_TOPIC_BYTES + holders.__sizeof__()
+
+    def _hold(self, member_id: str, position: Position) -> None:
+        for topic_id, partitions in _held(position):
+            taken = dict.fromkeys(partitions, member_id)
+            holders = self.holders.get(topic_id)
+            if holders is None:
+                self.holders[topic_id] = taken
+                self.holder_bytes += _HELD_TOPIC_BYTES + taken.__sizeof__()
+            else:
+                self.holder_bytes -= holders.__sizeof__()
+                holders.update(taken)
+                self.holder_bytes += holders.__sizeof__()
+
+    def _weigh(self, member_id: str) -> int:
+        """What a member shall read and reads."""
+        target, member = self.target_of(member_id), self.members.get(member_id)
+        position = member.position if member else NOWHERE
+        return weigh(target) + weigh(position.assigned, target) + weigh(position.revoking)
 
     def durable(self) -> dict[str, Any]:
         """Everything that can be read back from the log, for comparison."""
-        volatile = {"rebalances", "is_refresh_due", "stale_regexes", "resolving"}
-        return {name: getattr(self, name) for name in self.__slots__ if name not in volatile}
+        other = {"rebalances", "is_refresh_due", "stale_regexes", "resolving", "holder_bytes", "subscribed"}
+        durable = {name: getattr(self, name) for name in self.__slots__ if name not in other}
+        return {**durable, "subscribed": self.subscribed.durable()}
 
 
-def _held(position: Position) -> Iterator[tuple[TopicId, int]]:
-    for assignment in (position.assigned, position.revoking):
-        for topic_id, partitions in assignment.items():
-            for partition in partitions:
-                yield topic_id, partition
-
-
-def _add(counts: dict[K, int], key: K, sign: int) -> None:
-    count = counts.get(key, 0) + sign
-    if count:
-        counts[key] = count
-    else:
-        del counts[key]
+def _held(position: Position) -> Iterator[tuple[TopicId, frozenset[int]]]:
+    yield from position.assigned.items()
+    yield from position.revoking.items()

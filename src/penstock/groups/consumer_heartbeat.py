@@ -220,7 +220,7 @@ def _time(surroundings: Surroundings, group: ConsumerGroup, change: Change, step
 
 
 def _interval_ms(surroundings: Surroundings, group: ConsumerGroup, step: Step) -> int:
-    config = surroundings.config().consumer
+    config = surroundings.consumer_config(group.group_id)
     base_ms = config.heartbeat_ms if step.is_settled else config.heartbeat_rebalancing_ms
     return max(base_ms, min(len(group.members) * _HEARTBEAT_MS_PER_MEMBER, CONSUMER_HEARTBEAT_MS_MAX))
 

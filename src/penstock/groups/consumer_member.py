@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.groups.classic_member import ClassicProtocol, weight_of
+from penstock.groups.classic_member import ClassicProtocol, kept_bytes_of, weight_of
 from penstock.groups.consumer_assignment import EMPTY, Assignment, in_order, read
 from penstock.groups.records import (
     ClassicMemberMetadata,
@@ -31,6 +31,8 @@ AWAY_EPOCH: Final = -2
 """Of a static member that will be back soon."""
 
 _MEMBER_BYTES: Final = 128
+_KEPT_BYTES: Final = 1_500
+"""What a member takes in memory beside texts and partitions: it is in many tables, and it is timed."""
 _RECORDS_PER_MEMBER: Final = 3
 """Each has the group's and the member's id in its key."""
 
@@ -104,12 +106,20 @@ class About(msgspec.Struct, frozen=True):
         )
 
     def weigh(self, group_id: str, member_id: str) -> int:
-        """About what it costs to remember this and to write it."""
+        """About what it takes in the log."""
         keys = _RECORDS_PER_MEMBER * (len(group_id.encode()) + len(member_id.encode()))
-        names, regex = self.subscription
-        texts = (self.instance_id, self.rack_id, *self.client, regex, self.assignor, *names)
-        told = sum(len(text.encode()) for text in texts if text)
+        told = sum(len(text.encode()) for text in self._texts() if text)
         return _MEMBER_BYTES + keys + told + (weight_of(self.classic.protocols) if self.classic else 0)
+
+    def kept_bytes(self, member_id: str) -> int:
+        """About what it takes in memory."""
+        texts = sum(text.__sizeof__() for text in self._texts() if text)
+        told = kept_bytes_of(self.classic.protocols) if self.classic else 0
+        return _KEPT_BYTES + _RECORDS_PER_MEMBER * member_id.__sizeof__() + texts + told
+
+    def _texts(self) -> tuple[str | None, ...]:
+        names, regex = self.subscription
+        return (self.instance_id, self.rack_id, *self.client, regex, self.assignor, *names)
 
 
 def _recorded_classic(side: ClassicSide | None) -> ClassicMemberMetadata | None:

@@ -5,12 +5,14 @@ means that this member and others have to move. The others learn it when they re
 
 Rule 1: the group is not changed here. What will be different is in the records, and is put over what
         is for the questions in between (`Prospect`).
+Rule 2: what is refused is refused before anything else.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.coordinator.outcome import Now, StateRecord
+from penstock.errors import ApiError, ErrorCode
 from penstock.groups.consumer_assignment import Assignment
 from penstock.groups.consumer_group import ConsumerGroup
 from penstock.groups.consumer_member import ConsumerMember, Position, Subscription
@@ -27,7 +29,7 @@ from penstock.groups.consumer_records import (
 )
 from penstock.groups.consumer_target import Prospect, make_target, topics_hash
 from penstock.groups.consumer_timers import time_revocation
-from penstock.groups.regex import Resolution, Resolving
+from penstock.groups.regex import REGEXES_PER_GROUP_MAX, Resolution, Resolving
 from penstock.groups.surroundings import Surroundings, Topics
 from penstock.types import TopicId
 
@@ -72,6 +74,7 @@ class Step(NamedTuple):
 def take_step(
     surroundings: Surroundings, group: ConsumerGroup, change: Change, report: Report, now: Now
 ) -> Step:
+    _check_regexes(group, change)
     topics = surroundings.topics()
     records = _membership(group, change)
     regexes, resolved = _regexes(group, change, report, topics, now)
@@ -116,6 +119,17 @@ def _membership(group: ConsumerGroup, change: Change) -> list[StateRecord]:
 # Regular expressions
 
 
+def _check_regexes(group: ConsumerGroup, change: Change) -> None:
+    """Each takes memory, and time whenever topics are divided anew."""
+    regex, users = change.after.about.subscription.regex, group.subscribed.regex_users
+    if regex is None or regex in users:
+        return
+    old = change.known.about.subscription.regex if change.known else None
+    if len(users) - (old is not None and users[old] == 1) >= REGEXES_PER_GROUP_MAX:
+        detail = f"{group.group_id} has {REGEXES_PER_GROUP_MAX} different regular expressions already"
+        raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, detail)
+
+
 def _regexes(
     group: ConsumerGroup, change: Change, report: Report, topics: Topics, now: Now
 ) -> tuple[list[StateRecord], dict[str, frozenset[str]]]:
@@ -124,7 +138,7 @@ def _regexes(
     regex = change.after.about.subscription.regex
     known = change.known
     old = known.about.subscription.regex if known else None
-    if old is not None and old != regex and group.regex_users(old) == 1:
+    if old is not None and old != regex and group.subscribed.regex_users[old] == 1:
         records.append(regex_tombstone(group.group_id, old))
         group.resolving.pop(old, None)
     if regex is None:
@@ -182,7 +196,7 @@ def _make_target(
     members[change.after.member_id] = change.after
 
     def topics_of(subscription: Subscription) -> frozenset[str]:
-        return group.topics_of((subscription,), resolved)
+        return group.subscribed.meant_by(subscription, resolved)
 
     assignors = surroundings.config().consumer.assignors
     return make_target(Prospect(members, target, topics_of), surroundings.topics(), assignors)

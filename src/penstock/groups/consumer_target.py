@@ -46,13 +46,17 @@ def votes_of(members: Iterable[ConsumerMember]) -> dict[str, int]:
 
 def make_target(prospect: Prospect, topics: Topics, assignors: Collection[str]) -> dict[str, Assignment]:
     wanted: dict[Subscription, frozenset[TopicId]] = {}
+    ids: dict[frozenset[str], frozenset[TopicId]] = {}  # many subscriptions mean the same
     specs: dict[str, MemberSpec] = {}
     for member_id, member in prospect.members.items():
         subscription = member.about.subscription
         topic_ids = wanted.get(subscription)
         if topic_ids is None:
             names = prospect.topics_of(subscription)
-            topic_ids = frozenset(topics.by_name[name].id for name in names if name in topics.by_name)
+            topic_ids = ids.get(names)
+            if topic_ids is None:
+                topic_ids = frozenset(topics.by_name[name].id for name in names if name in topics.by_name)
+                ids[names] = topic_ids
             wanted[subscription] = topic_ids
         assignment = prospect.target.get(member_id, EMPTY)
         specs[member_id] = MemberSpec(topic_ids, assignment, member.about.instance_id)

@@ -33,7 +33,7 @@ def refresh_session(
 ) -> None:
     """The member showed that it lives."""
     classic = member.about.classic
-    session_ms = classic.session_ms if classic else surroundings.config().consumer.session_ms
+    session_ms = (classic or surroundings.consumer_config(group.group_id)).session_ms
     set_timer(surroundings, timer_key(SESSION, group, member.member_id), session_ms, now)
 
 

@@ -6,8 +6,10 @@ A member of the classic protocol may be in a group of the new one, which then an
 What the log says is in `book.py`, what is forgotten in `forgetting.py`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from itertools import islice
+from typing import Final, NamedTuple, Self
 
 from penstock.coordinator.outcome import NOTHING, Now, Outcome, Pending, StateRecord
 from penstock.errors import ApiError, ErrorCode
@@ -27,14 +29,17 @@ from penstock.groups.book import Book
 from penstock.groups.classic_group import ClassicGroup
 from penstock.groups.classic_join import Asking
 from penstock.groups.classic_rebalance import refresh_session
-from penstock.groups.commits import CommitRequest, check_size
+from penstock.groups.commits import CommitRequest, check_size, not_older
 from penstock.groups.consumer_describe import describe
 from penstock.groups.consumer_group import ConsumerGroup
 from penstock.groups.consumer_heartbeat import Caller
+from penstock.groups.expiry import TIME_KEY, UNKNOWN_MS, time_of
 from penstock.groups.forgetting import FORGETTING, Forgetting, subscribed_topics
 from penstock.groups.migration import Group, Settled
 from penstock.groups.offsets import Offsets, commit_records, tombstones
 from penstock.groups.rates import RateKey
+from penstock.groups.room import does_commit_grow, does_heartbeat_grow, does_join_grow, does_sync_grow
+from penstock.groups.sign_of_life import sign_of_life
 from penstock.groups.status import (
     GroupStatus,
     Position,
@@ -43,6 +48,13 @@ from penstock.groups.status import (
     rebalance_status,
 )
 from penstock.groups.surroundings import Surroundings, TimerKey
+from penstock.limits import (
+    GROUP_STATE_BYTES_MAX,
+    GROUP_TURN_RECORDS,
+    STATE_RECORDS_PER_TURN,
+    TIMERS_PER_TURN,
+    TOMBSTONES_AT_ONCE,
+)
 from penstock.protocol.messages.consumer_group_describe import DescribedConsumerGroup
 from penstock.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from penstock.protocol.messages.describe_groups import DescribedGroup
@@ -62,27 +74,63 @@ class Deletion(NamedTuple):
     refused: Mapping[TopicPartition, ErrorCode]
 
 
+class GroupDeletion(NamedTuple):
+    """A piece of it."""
+
+    records: Sequence[StateRecord]
+    is_over: bool
+    """With these records nothing of the group is left."""
+
+
 class Groups:
-    def __init__(self, surroundings: Surroundings) -> None:
+    def __init__(self, surroundings: Surroundings, kept_bytes: Callable[[], int] = lambda: 0) -> None:
+        """`kept_bytes` is what the groups of all shards take in memory."""
         self._surroundings = surroundings
+        self._kept_bytes = kept_bytes
+        self._is_full = False
         self._book = Book()
         self._forgetting = Forgetting(surroundings, self._book)
+        self._kept_ms = UNKNOWN_MS
+        """The time that was believed when the log was last written."""
 
     @property
     def offsets(self) -> Offsets:
         return self._book.offsets
 
     @property
-    def records_skipped(self) -> int:
-        return self._book.records_skipped
+    def weight_bytes(self) -> int:
+        """About what all of this takes in memory."""
+        return self._book.weight_bytes + self._book.offsets.weight_bytes
+
+    def unreadable(self) -> Sequence[str]:
+        return tuple(self._book.unreadable)
+
+    def unreadable_offsets(self, group_id: str) -> Collection[TopicPartition]:
+        """Places that the group has kept, and nobody knows where they are."""
+        return self._book.unreadable.offsets_of(group_id)
+
+    def while_full(self) -> Self:
+        """Whoever only reads, or shows that it lives, is served on a full disk too."""
+        view = copy(self)
+        view._is_full = True
+        return view
+
+    def _require_disk(self) -> None:
+        if self._is_full:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the disk is full")
 
     # The log
 
     def replay(self, record: StateRecord, timestamp_ms: int) -> None:
-        self._book.replay(record, timestamp_ms)
+        if record.key == TIME_KEY:
+            self._kept_ms = time_of(record.value)
+        else:
+            self._book.replay(record, timestamp_ms)
 
     def loaded(self, now: Now) -> Iterable[Outcome]:
         self._book.is_living = True
+        if self._book.groups:
+            self._surroundings.steady_clock.learn(self._kept_ms, now)
         outcomes = [self._forgetting.soon(now)]
         for group in self._book.groups.values():
             if isinstance(group, ConsumerGroup):
@@ -97,15 +145,30 @@ class Groups:
         return self._surroundings.timers.due()
 
     def expire(self, now: Now) -> Iterable[Outcome]:
-        """Each group for itself: together they could be more than one batch may hold."""
+        """Each group for itself: together they could be more than one batch may hold.
+
+        And no more of them than others can wait for. Those that are left are due still.
+        """
+        timers = self._surroundings.timers
+        expired = timers.take_expired(now.monotonic, TIMERS_PER_TURN)
         by_group: dict[str, list[TimerKey]] = {}
-        for key in self._surroundings.timers.take_expired(now.monotonic):
-            if key == FORGETTING:
-                yield from self._forgetting.take_turn(now)
-            else:
+        for key in expired:
+            if key != FORGETTING:
                 by_group.setdefault(key.group_id, []).append(key)
+        records = 0
         for group_id, keys in by_group.items():
-            yield self._expire_group(group_id, keys, now)
+            if records >= STATE_RECORDS_PER_TURN:
+                for key in keys:
+                    timers.set(key, now.monotonic)
+                continue
+            outcome = self._expire_group(group_id, keys, now)
+            records += GROUP_TURN_RECORDS + len(outcome.records)
+            yield outcome
+        if FORGETTING in expired:
+            if records >= STATE_RECORDS_PER_TURN:
+                timers.set(FORGETTING, now.monotonic)
+            else:
+                yield from self._forgetting.take_turn(now)
 
     def _expire_group(self, group_id: str, keys: Sequence[TimerKey], now: Now) -> Outcome:
         group = self._book.groups.get(group_id)
@@ -113,7 +176,7 @@ class Groups:
             return NOTHING
         if isinstance(group, ConsumerGroup):
             expiring = [key for key in keys if key.kind in consumer_timers.CONSUMER_TIMERS]
-            return self._settle(consumer_leave.expire(self._surroundings, group, expiring, now))
+            return self._settle(consumer_leave.expire(self._surroundings, group, expiring, now), now)
         outcome = NOTHING
         for key in keys:
             outcome += classic_timers.expire(self._surroundings, group, key, now)
@@ -137,32 +200,41 @@ class Groups:
     # Members
 
     def join(self, request: JoinGroupRequest, asking: Asking, now: Now) -> Outcome:
+        self._require_disk()
         group = self._book.groups.get(request.group_id)
+        if does_join_grow(group, request):
+            self._check_room(ErrorCode.GROUP_MAX_SIZE_REACHED)
         if isinstance(group, ConsumerGroup):
-            return self._settle(consumer_classic.join(self._surroundings, group, request, asking, now))
+            return self._settle(consumer_classic.join(self._surroundings, group, request, asking, now), now)
         if group is None:
             if request.member_id:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group_id}")
             group = ClassicGroup.new(request.group_id, now)
         outcome = classic_join.join(self._surroundings, group, request, asking, now)
-        return self._settle(Settled(group, outcome))
+        return self._settle(Settled(group, outcome), now)
 
     def sync(self, request: SyncGroupRequest, asking: Asking, now: Now) -> Outcome:
+        self._require_disk()
         group = self._book.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
-            return self._settle(consumer_classic.sync(self._surroundings, group, request, asking, now))
+            return self._settle(consumer_classic.sync(self._surroundings, group, request, asking, now), now)
+        if does_sync_grow(group, request):
+            self._check_room(ErrorCode.UNKNOWN_SERVER_ERROR)
         return classic_sync.sync(self._surroundings, group, request, asking.pending, now)
 
     def heartbeat(self, request: HeartbeatRequest, asking: Asking, now: Now) -> Outcome:
         group = self._book.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
-            return self._settle(consumer_classic.heartbeat(self._surroundings, group, request, asking, now))
+            return self._settle(
+                consumer_classic.heartbeat(self._surroundings, group, request, asking, now), now
+            )
         return classic_heartbeat.heartbeat(self._surroundings, group, request, asking.pending, now)
 
     def leave(self, request: LeaveGroupRequest, asking: Asking, now: Now) -> Outcome:
+        self._require_disk()
         group = self._book.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
-            return self._settle(consumer_classic.leave(self._surroundings, group, request, asking, now))
+            return self._settle(consumer_classic.leave(self._surroundings, group, request, asking, now), now)
         outcome = classic_leave.leave(self._surroundings, group, request, asking, now)
         if group is not None:
             self._book.forget_if_unused(group)
@@ -170,17 +242,30 @@ class Groups:
 
     def consumer_heartbeat(self, request: ConsumerGroupHeartbeatRequest, caller: Caller, now: Now) -> Outcome:
         group = self._book.groups.get(request.group_id)
-        return self._settle(consumer_heartbeat.heartbeat(self._surroundings, group, request, caller, now))
+        if self._is_full:
+            return sign_of_life(self._surroundings, group, request, caller, now)
+        if does_heartbeat_grow(group, request):
+            self._check_room(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        return self._settle(
+            consumer_heartbeat.heartbeat(self._surroundings, group, request, caller, now), now
+        )
 
-    def _settle(self, settled: Settled) -> Outcome:
+    def _settle(self, settled: Settled, now: Now) -> Outcome:
         """Before the records are replayed, which then find the group that they are about."""
+        self._keep_time_soon(now)
         self._book.settle(settled.group)
         self._book.forget_if_unused(settled.group)
         return settled.outcome
 
+    def _keep_time_soon(self, now: Now) -> None:
+        """A log that has groups says what time it is; the first look through them writes that."""
+        if self._kept_ms == UNKNOWN_MS:
+            self._forgetting.soon(now)
+
     # Offsets
 
     def commit(self, request: CommitRequest, now: Now) -> Sequence[StateRecord]:
+        self._require_disk()
         if request.group_id:  # old clients may keep a place without a group
             classic_join.check_group_id(request.group_id)
         group = self._book.groups.get(request.group_id)
@@ -193,8 +278,18 @@ class Groups:
         elif group is not None:
             self._check_classic_commit(group, request, now)
         check_size(request)
+        if does_commit_grow(self.offsets, request):
+            self._check_room(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
         self._note_rates(request, now)
-        return commit_records(request.group_id, request.commits)
+        self._keep_time_soon(now)
+        earliest_ms = self._surroundings.steady_clock.earliest(now)
+        return commit_records(request.group_id, not_older(request.commits, earliest_ms))
+
+    def _check_room(self, code: ErrorCode) -> None:
+        kept_bytes = self._kept_bytes()
+        if kept_bytes > GROUP_STATE_BYTES_MAX:
+            detail = f"all groups together take {kept_bytes} bytes; {GROUP_STATE_BYTES_MAX} are allowed"
+            raise ApiError(code, f"{detail}: delete groups that nobody needs")
 
     def _check_classic_commit(self, group: ClassicGroup, request: CommitRequest, now: Now) -> None:
         classic_heartbeat.validate_commit(group, request.member_id, request.instance_id, request.generation)
@@ -214,6 +309,7 @@ class Groups:
             consumer_checks.validate_fetch(group, member_id, member_epoch)
 
     def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> Deletion:
+        self._require_disk()
         group = self._book.find(group_id)
         subscribed = frozenset[str]() if group.is_empty else subscribed_topics(group)
         if subscribed is None:
@@ -223,21 +319,28 @@ class Groups:
             for partition in partitions
             if partition.topic in subscribed
         }
+        unreadable = self._book.unreadable.offsets_of(group_id)
         known = [
             partition
             for partition in partitions
-            if partition not in refused and self.offsets.find(group_id, *partition) is not None
+            if partition not in refused
+            and (partition in unreadable or self.offsets.find(group_id, *partition) is not None)
         ]
         return Deletion(tombstones(group_id, known), refused)
 
     # Groups as people see them
 
-    def delete_group(self, group_id: str, now: Now) -> Sequence[StateRecord]:
+    def delete_group(self, group_id: str, now: Now) -> GroupDeletion:
+        """Its offsets first, in pieces. Between them there is a group that can be deleted."""
+        self._require_disk()
         group = self._book.find(group_id)
         if not group.is_empty:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"{group_id} has members")
-        kept = [partition for partition, _ in self.offsets.partitions(group_id)]
-        return [*tombstones(group_id, kept), *self._forgetting.end(group, now)]
+        places = list(islice(self._book.places(group_id), TOMBSTONES_AT_ONCE + 1))
+        gone = tombstones(group_id, places[:TOMBSTONES_AT_ONCE])
+        if len(places) > TOMBSTONES_AT_ONCE:
+            return GroupDeletion(gone, False)
+        return GroupDeletion([*gone, *self._forgetting.end(group, now)], True)
 
     def list(self) -> Iterator[ListedGroup]:
         return map(_listed, self._shown())
@@ -249,7 +352,7 @@ class Groups:
         """A client that was told its id and has not joined with it makes no group yet."""
         for group in self._book.groups.values():
             is_begun = isinstance(group, ConsumerGroup) or group.members or group.generation
-            if is_begun or self.offsets.has_any(group.group_id):
+            if is_begun or self._book.has_offsets(group.group_id):
                 yield group
 
     def describe_classic(self, group_id: str) -> DescribedGroup | None:

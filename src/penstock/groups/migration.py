@@ -1,7 +1,7 @@
 """Groups move between the two protocols while they live, one member at a time.
 
     classic to consumer   the first member of the consumer protocol joins: everybody becomes a member of
-                          a consumer group, with the assignment of the last generation; members that
+                          a consumer group, with what it may still read of the last one; members that
                           still speak the classic protocol are served by `consumer_classic.py`
     consumer to classic   the last member of the consumer protocol is gone, and others remain: they
                           become a classic group and are asked to gather
@@ -14,7 +14,7 @@ Rule 2: the new group replaces the old one in the books before its records are r
         of the old kind finds the new kind there, and does nothing.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.coordinator.outcome import Now, Outcome, Reply, StateRecord
 from penstock.errors import ApiError, ErrorCode
@@ -22,7 +22,14 @@ from penstock.groups import classic_timers, consumer_timers
 from penstock.groups.classic_group import ClassicGroup, ClassicState
 from penstock.groups.classic_member import ClassicMember, ClassicTimeouts
 from penstock.groups.classic_rebalance import refresh_session as refresh_classic_session
-from penstock.groups.consumer_assignment import EMPTY, Assignment, in_order, overlaps
+from penstock.groups.consumer_assignment import (
+    EMPTY,
+    Assignment,
+    in_order,
+    joined,
+    overlaps,
+    without,
+)
 from penstock.groups.consumer_group import ConsumerGroup
 from penstock.groups.consumer_member import (
     About,
@@ -35,6 +42,7 @@ from penstock.groups.consumer_member import (
 from penstock.groups.consumer_protocol import (
     PROTOCOL_TYPE,
     ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     ConsumerTopicPartitions,
     decode_assignment,
     decode_subscription,
@@ -56,6 +64,9 @@ from penstock.limits import GROUP_METADATA_BYTES_MAX
 from penstock.types import TopicId
 
 Group = ClassicGroup | ConsumerGroup
+
+_OF_NO_TOPICS: Final = 0
+"""The hash that a new consumer group begins with."""
 
 
 class Settled(NamedTuple):
@@ -112,28 +123,42 @@ def _cannot(classic: ClassicGroup, reason: str) -> ApiError:
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, detail)
 
 
+class _Last(NamedTuple):
+    """What a classic member said last, and what it was given last."""
+
+    member: ClassicMember
+    subscription: ConsumerProtocolSubscription
+    given: Assignment
+
+
 def _upgraded_members(classic: ClassicGroup, topics: Topics) -> list[ConsumerMember]:
-    members: list[ConsumerMember] = []
-    given: Assignment = EMPTY
-    for classic_member in classic.members.values():
-        member = _upgraded_member(classic, classic_member, topics)
-        if overlaps(given, member.position.assigned):
+    lasts = [_last(classic, member, topics) for member in classic.members.values()]
+    taken: Assignment = EMPTY
+    for last in lasts:
+        if overlaps(taken, last.given):
             raise _cannot(classic, "a partition is assigned twice")
-        given = {**given, **_united(given, member.position.assigned)}
-        members.append(member)
+        taken = joined(taken, last.given)
+    members: list[ConsumerMember] = []
+    for last in lasts:
+        # One that was told to give something up reads it until it has heard of that. Kafka forgets
+        # this, and what was given in a generation that a later one interrupted.
+        unreleased = without(by_id(last.subscription.owned_partitions, topics), taken)
+        taken = joined(taken, unreleased)
+        members.append(_upgraded_member(classic, last, joined(last.given, unreleased)))
     return members
 
 
-def _united(one: Assignment, other: Assignment) -> Assignment:
-    return {topic_id: partitions | one.get(topic_id, frozenset()) for topic_id, partitions in other.items()}
-
-
-def _upgraded_member(classic: ClassicGroup, member: ClassicMember, topics: Topics) -> ConsumerMember:
+def _last(classic: ClassicGroup, member: ClassicMember, topics: Topics) -> _Last:
     protocols = sorted(member.protocols, key=lambda protocol: protocol.name != classic.protocol_name)
     subscription = decode_subscription(protocols[0].metadata)
-    assignment = decode_assignment(member.assignment) if member.assignment else ConsumerProtocolAssignment()
+    assignment = decode_assignment(member.held) if member.held else ConsumerProtocolAssignment()
     if subscription is None or assignment is None:
         raise _cannot(classic, f"what {member.member_id} said cannot be read")
+    return _Last(member, subscription, by_id(assignment.assigned_partitions, topics))
+
+
+def _upgraded_member(classic: ClassicGroup, last: _Last, assigned: Assignment) -> ConsumerMember:
+    member, subscription, _ = last
     about = About(
         member.instance_id,
         subscription.rack_id,
@@ -143,7 +168,6 @@ def _upgraded_member(classic: ClassicGroup, member: ClassicMember, topics: Topic
         None,
         ClassicSide(member.timeouts.session_ms, member.protocols),
     )
-    assigned = by_id(assignment.assigned_partitions, topics)
     epoch = classic.generation
     return ConsumerMember(member.member_id, about, Position(epoch, epoch, MemberState.STABLE, assigned))
 
@@ -166,9 +190,12 @@ def _upgrade_records(
 ) -> list[StateRecord]:
     group_id, epoch = classic.group_id, classic.generation
     names = {name for member in members for name in member.about.subscription.names}
+    # Who was about to be given something shall not wait for the next change: a group that was not at
+    # rest begins with a new epoch even if the first of the new protocol only takes a member's place.
+    is_at_rest = classic.state is ClassicState.STABLE and not classic.is_unsettled
     return [
         *(about_record(group_id, member) for member in members),
-        epoch_record(group_id, epoch, topics_hash(names, topics)),
+        epoch_record(group_id, epoch, topics_hash(names, topics) if is_at_rest else _OF_NO_TOPICS),
         *(target_record(group_id, member.member_id, member.position.assigned) for member in members),
         assignment_epoch_record(group_id, epoch, now.wall_ms),
         *(position_record(group_id, member) for member in members),
@@ -202,12 +229,20 @@ def can_downgrade(surroundings: Surroundings, group: ConsumerGroup, leaving: set
     )
 
 
-def emptied(surroundings: Surroundings, group: ConsumerGroup, now: Now) -> Settled:
-    """An empty consumer group becomes an empty classic one."""
+def emptied(group: ConsumerGroup, now: Now) -> tuple[ClassicGroup, list[StateRecord]]:
+    """The empty classic group that an empty consumer group becomes.
+
+    Whoever asked for it may never join, and the group's offsets are still kept from when it became
+    empty. Kafka writes no such record, and then counts from when they were committed.
+    """
     assert group.is_empty, f"{group!r} has members"
     classic = ClassicGroup.new(group.group_id, now)
     classic.rebalances = group.rebalances
-    return Settled(classic, Outcome(records=group_tombstones(group)))
+    classic.protocol_type = PROTOCOL_TYPE
+    classic.generation = group.epoch
+    if group.empty_since_ms is not None:
+        classic.current_state_timestamp_ms = group.empty_since_ms
+    return classic, [*group_tombstones(group), classic.record()]
 
 
 def downgraded(
@@ -221,16 +256,32 @@ def downgraded(
     classic.generation = group.epoch
     classic.protocol_name = classic.chosen_protocol()
     classic.state = ClassicState.STABLE
-    for member in members:
-        metadata = classic.members[member.member_id].metadata(classic.protocol_name)
-        target = group.target_of(member.member_id)
-        classic.members[member.member_id].assignment = classic_assignment(
-            target, metadata, surroundings.topics()
-        )
+    classic.is_unsettled = True
+    for member_id, assignment in _divided(group, members).items():
+        metadata = classic.members[member_id].metadata(classic.protocol_name)
+        classic.members[member_id].assign(classic_assignment(assignment, metadata, surroundings.topics()))
     consumer_timers.end(surroundings, group)
     for member in members:
         refresh_classic_session(surroundings, classic, member.member_id, now)
     return classic, [*group_tombstones(group), classic.record()]
+
+
+def _divided(group: ConsumerGroup, members: list[ConsumerMember]) -> dict[str, Assignment]:
+    """What each may read by now, and what it shall read where no other may.
+
+    Kafka writes down what they shall read. But they have not come to that, and if a member of the
+    consumer protocol joins next, what they read still would be given to it.
+    """
+    held = {
+        member.member_id: joined(member.position.assigned, member.position.revoking) for member in members
+    }
+    taken: Assignment = EMPTY
+    for assignment in held.values():
+        taken = joined(taken, assignment)
+    return {
+        member_id: joined(assignment, without(group.target_of(member_id), taken))
+        for member_id, assignment in held.items()
+    }
 
 
 def _downgraded_member(member: ConsumerMember) -> ClassicMember:

@@ -7,7 +7,7 @@ Rule 1: nothing here changes but by `replay`. Commands make records; replaying t
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -34,6 +34,10 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     """If the client asked for a time of its own."""
     topic_id: TopicId = NO_TOPIC_ID
 
+    @property
+    def weight_bytes(self) -> int:
+        return _OFFSET_BYTES + len(self.metadata)
+
     def is_of(self, topic_id: TopicId) -> bool:
         """Whether this was committed for that topic, and not for an earlier one of the same name."""
         return NO_TOPIC_ID in (self.topic_id, topic_id) or self.topic_id == topic_id
@@ -46,17 +50,23 @@ class Commit(NamedTuple):
     committed: Committed
 
 
+_OFFSET_BYTES: Final = 300
+_GROUP_BYTES: Final = 1_000
+"""What an offset takes in memory beside its note, and a name that has offsets."""
+
 GroupOffsets = Mapping[str, Mapping[int, Committed]]
 _NO_OFFSETS: GroupOffsets = {}
 
 
 class Offsets:
-    __slots__ = ("_by_group", "_ids", "_topics")
+    __slots__ = ("_by_group", "_ids", "_topics", "weight_bytes")
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[str, dict[int, Committed]]] = {}
         self._topics: dict[str, str] = {}
         self._ids: dict[TopicId, TopicId] = {}
+        self.weight_bytes = 0
+        """About what all of this takes in memory."""
 
     # Reading
 
@@ -89,8 +99,12 @@ class Offsets:
             self._forget(key.group, key.topic, key.partition)
             return
         topic = self._topics.setdefault(key.topic, key.topic)
-        topics = self._by_group.setdefault(key.group, {})
-        topics.setdefault(topic, {})[key.partition] = self._committed(value)
+        if key.group not in self._by_group:
+            self.weight_bytes += _GROUP_BYTES
+        partitions = self._by_group.setdefault(key.group, {}).setdefault(topic, {})
+        before, after = partitions.get(key.partition), self._committed(value)
+        self.weight_bytes += after.weight_bytes - (before.weight_bytes if before else 0)
+        partitions[key.partition] = after
 
     def _committed(self, value: OffsetCommitValue | LegacyOffsetCommitValue) -> Committed:
         if isinstance(value, LegacyOffsetCommitValue):
@@ -101,7 +115,7 @@ class Offsets:
             LeaderEpoch(value.leader_epoch),
             value.metadata,
             value.commit_timestamp_ms,
-            value.expire_timestamp_ms,
+            value.expire_timestamp_ms if value.kept_until_ms == NO_TIMESTAMP else value.kept_until_ms,
             self._ids.setdefault(topic_id, topic_id),
         )
 
@@ -110,11 +124,13 @@ class Offsets:
         partitions = topics.get(topic) if topics is not None else None
         if topics is None or partitions is None:
             return
-        partitions.pop(partition, None)
+        committed = partitions.pop(partition, None)
+        self.weight_bytes -= committed.weight_bytes if committed else 0
         if not partitions:
             del topics[topic]
         if not topics:
             del self._by_group[group_id]
+            self.weight_bytes -= _GROUP_BYTES
 
 
 def commit_records(group_id: str, commits: Iterable[Commit]) -> list[StateRecord]:
@@ -127,8 +143,8 @@ def commit_records(group_id: str, commits: Iterable[Commit]) -> list[StateRecord
                     committed.leader_epoch,
                     committed.metadata,
                     committed.commit_timestamp_ms,
-                    committed.expire_timestamp_ms,
-                    committed.topic_id,
+                    topic_id=committed.topic_id,
+                    kept_until_ms=committed.expire_timestamp_ms,
                 )
             ),
         )

@@ -47,6 +47,8 @@ from penstock.types import NO_TIMESTAMP, NO_TOPIC_ID, Buffer
 
 _PREFIX: Final = Layout(">h")
 _KEY_VERSION: Final = 0
+OUR_TAG: Final = 10_000
+"""Of a field that Kafka has not. Its own tags count from zero."""
 
 Value_co = TypeVar("Value_co", bound=Struct, covariant=True)
 
@@ -83,6 +85,9 @@ class OffsetCommitValue(Struct):
     commit_timestamp_ms: Int64 = 0
     expire_timestamp_ms: Annotated[Int64, versions(1, 1)] = NO_TIMESTAMP
     topic_id: Annotated[TopicUuid, versions(4), tagged(0)] = NO_TOPIC_ID
+    kept_until_ms: Annotated[Int64, versions(4), tagged(OUR_TAG)] = NO_TIMESTAMP
+    """The expiry that a client asked for, beside the topic id. Kafka, which passes over tags that it does
+    not know, has only version 1 for it, and forgets there which topic is meant."""
 
 
 class OffsetCommitKey(Key[OffsetCommitValue], frozen=True):
@@ -291,8 +296,7 @@ def encode_value(value: Struct, version: int | None = None) -> bytes:
 def version_to_write(value: Struct) -> int:
     """The version in which Kafka 4.2 writes this value."""
     if isinstance(value, OffsetCommitValue):
-        # Only version 1 can tell an expiry of its own. It cannot tell the leader epoch or the topic
-        # id, which Kafka gives up too: those who still ask for an expiry know of neither.
+        # Kafka tells an expiry of its own in version 1, which has neither leader epoch nor topic id.
         return 4 if value.expire_timestamp_ms == NO_TIMESTAMP else 1
     if isinstance(value, GroupMetadataValue):
         return 3

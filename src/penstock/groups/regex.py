@@ -17,6 +17,8 @@ from penstock.errors import ApiError, ErrorCode
 
 REGEX_BYTES_MAX: Final = 4096
 """Names of topics are much shorter; and it must fit the key of a record."""
+REGEXES_PER_GROUP_MAX: Final = 64
+"""Different ones. Members of a group mostly use the same, or two while it is being changed."""
 _COMPILED_BYTES_MAX: Final = 256 * 1024
 """For RE2's program and its memory of states. More makes it slower where it matters: the hostile
 expressions that need many states."""
@@ -74,6 +76,11 @@ class Resolving:
         self._size: int = self._expression.programsize
         self._left = list(names)
         self._found: list[str] = []
+
+    @property
+    def kept_bytes(self) -> int:
+        """About what it may take in memory."""
+        return _COMPILED_BYTES_MAX + self._left.__sizeof__() + self._found.__sizeof__()
 
     def turn(self) -> bool:
         """Go on for a while. True: every name has been looked at."""

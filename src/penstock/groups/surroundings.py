@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from penstock.config.groups import GroupConfig
+from penstock.config.groups import ConsumerConfig, GroupConfig
 from penstock.coordinator.timers import Timers
 from penstock.groups.expiry import SteadyClock
 from penstock.groups.rates import Rates
@@ -34,7 +34,15 @@ class Client(NamedTuple):
 
 
 class Surroundings:
-    __slots__ = ("config", "draw_member_id", "rates", "steady_clock", "timers", "topics")
+    __slots__ = (
+        "config",
+        "draw_member_id",
+        "overrides_of",
+        "rates",
+        "steady_clock",
+        "timers",
+        "topics",
+    )
 
     def __init__(
         self,
@@ -53,4 +61,11 @@ class Surroundings:
         """One for all shards, which share its bound."""
         self.steady_clock = steady_clock or SteadyClock()
         """One for as long as the broker runs: a shard that is loaded again must not forget a jump."""
+        self.overrides_of: Callable[[str], Mapping[str, str]] = lambda group_id: {}
+        """The settings that a group was given for itself, as they are now."""
         self.timers: Timers[TimerKey] = Timers()
+
+    def consumer_config(self, group_id: str) -> ConsumerConfig:
+        """What a group of the new protocol obeys."""
+        config, overrides = self.config().consumer, self.overrides_of(group_id)
+        return config.of_group(overrides) if overrides else config

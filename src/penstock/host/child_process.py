@@ -27,20 +27,34 @@ class ChildDied(Exception):
     """The process ended without an answer: it was killed, or ran out of memory."""
 
 
+class Asking:
+    """One question, as seen by whoever wants the answer."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        """Nobody wants it any more. Set before `kill`: one of the two meets the process."""
+
+
 class ChildProcess:
     """`ask` and `stop` block and belong to one worker thread; `kill` may be called from anywhere."""
 
     def __init__(self, module: str) -> None:
         self._module = module
         self._process: subprocess.Popen[bytes] | None = None
+        self._starting = threading.Lock()
+        """Held while a process is started, so that none comes to be after it was to be killed."""
 
     @property
     def pid(self) -> int | None:
         """None while it does not run."""
         return None if self._process is None else self._process.pid
 
-    def ask(self, question: bytes) -> bytes:
-        process = self._process or self._start()
+    def ask(self, question: bytes, asking: Asking | None = None) -> bytes:
+        """Raises ChildDied. A question that is over before a process was started starts none."""
+        with self._starting:
+            if asking is not None and asking.is_over:
+                raise ChildDied(f"nobody waits for the process of {self._module} any more")
+            process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -77,9 +91,10 @@ class ChildProcess:
         process.wait()
 
     def kill(self) -> None:
-        """Whoever waits for an answer is told that it died."""
-        if (process := self._process) is not None:
-            process.kill()
+        """Whoever waits for an answer is told that it died. Waits for a process that is being started."""
+        with self._starting:
+            if (process := self._process) is not None:
+                process.kill()
 
 
 def serve_questions(answer: Callable[[bytes], bytes], *, niceness: int) -> None:

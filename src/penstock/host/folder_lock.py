@@ -16,11 +16,17 @@ class FolderLock:
         path = f"{folder}/{LOCK_FILE}"
         with named_by_what_failed("lock", path):
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o640)
+            try:
+                self._take(folder)
+            except BaseException:
+                os.close(self._descriptor)
+                raise
+
+    def _take(self, folder: str) -> None:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
-            os.close(self._descriptor)
             holder = f"process {owner}" if owner else "another process"
             raise StorageFailed(f"the data directory {folder} is in use by {holder}") from None
         os.ftruncate(self._descriptor, 0)

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator
 from aiohttp import web
 
 from penstock import __version__
+from penstock.broker.compaction import Compaction
+from penstock.broker.coordination import Troubles
 from penstock.broker.group_reports import GroupReport, PartitionReport, Survey
-from penstock.http.prometheus import CONTENT_TYPE, COUNTER, GAUGE, Metric, Series, gauge, lines
+from penstock.http.prometheus import CONTENT_TYPE, COUNTER, GAUGE, Metric, Series, counter, gauge, lines
 from penstock.http.readiness import Readiness
 from penstock.http.sources import Sources
 from penstock.limits import (
@@ -34,7 +36,14 @@ class MetricsPage:
     async def metrics(self, request: web.Request) -> web.Response:
         survey = await self._sources.groups.survey(METRICS_GROUP_PARTITIONS_MAX)
         sizes = await _topic_sizes(self._sources.storage.partitions)
-        text = await _written([*self._broker(), *sizes.metrics(), *group_metrics(survey)])
+        text = await _written(
+            [
+                *self._broker(),
+                *sizes.metrics(),
+                *group_metrics(survey),
+                *trouble_metrics(self._sources.groups.troubles()),
+            ]
+        )
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
     def _broker(self) -> Iterator[Metric]:
@@ -47,6 +56,19 @@ class MetricsPage:
             int(storage.partitions.failure is not None),
         )
         yield gauge("penstock_connections", "Clients that are connected.", server.connection_count)
+        yield from _cleanings(self._sources.compaction)
+
+
+def _cleanings(compaction: Compaction) -> Iterator[Metric]:
+    yield counter(
+        "penstock_compaction_cleanings_total", "Cleanings that came to their end.", compaction.cleanings
+    )
+    yield counter("penstock_compaction_failures_total", "Cleanings that did not.", compaction.failures)
+    yield gauge(
+        "penstock_compaction_set_aside",
+        "Logs whose last cleaning failed and that wait for another.",
+        len(compaction.setbacks) + len(compaction.uncleanable),
+    )
 
 
 async def _written(metrics: Iterable[Metric]) -> str:
@@ -127,6 +149,29 @@ def group_metrics(survey: Survey) -> Iterator[Metric]:
     )
     yield from _members_and_rebalances(groups)
     yield from _lags(groups)
+
+
+def trouble_metrics(troubles: Troubles) -> Iterator[Metric]:
+    yield gauge(
+        "penstock_coordinators_full",
+        "Partitions of the offsets topic that cannot be written for want of space.",
+        troubles.full,
+    )
+    yield gauge(
+        "penstock_coordinator_records_unreadable",
+        "Records of the offsets topic that hold what groups need and cannot be read.",
+        troubles.unreadable,
+    )
+    yield counter(
+        "penstock_coordinator_answers_failed_total",
+        "Clients that could not be given their answer.",
+        troubles.unanswered,
+    )
+    yield counter(
+        "penstock_coordinator_decisions_too_large_total",
+        "Requests that were refused because no batch holds what they ask for.",
+        troubles.too_large,
+    )
 
 
 def _members_and_rebalances(groups: Iterable[GroupReport]) -> Iterator[Metric]:

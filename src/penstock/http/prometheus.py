@@ -39,6 +39,10 @@ def gauge(name: str, help_text: str, value: Value) -> Metric:
     return Metric(name, GAUGE, help_text, (), (Series((), value),))
 
 
+def counter(name: str, help_text: str, value: Value) -> Metric:
+    return Metric(name, COUNTER, help_text, (), (Series((), value),))
+
+
 def lines(metrics: Iterable[Metric]) -> Iterator[str]:
     """One by one, each with its end, so that whoever writes them can pause."""
     for name, kind, help_text, label_names, series in metrics:

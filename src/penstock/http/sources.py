@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from penstock.broker.compaction import Compaction
 from penstock.broker.group_reports import GroupReports
 from penstock.broker.server import Server
 from penstock.broker.storage import Storage
@@ -11,3 +12,4 @@ class Sources(NamedTuple):
     groups: GroupReports
     storage: Storage
     server: Server
+    compaction: Compaction

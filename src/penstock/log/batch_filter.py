@@ -14,13 +14,14 @@ the base timestamp (KIP-534). The records' own times stay what they were.
 Rule 1: offsets never change. What is dropped leaves a gap, which log/cleaning.py says in a header of
         its own, so that each batch still begins where the one before ends.
 Rule 2: control batches pass `keeps_control`; nothing here looks into them.
+Rule 3: CorruptData says that a batch makes no sense though its checksum holds: somebody wrote it so.
+        It is for the caller to leave it as it is.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from penstock.errors import CorruptData
-from penstock.limits import DECOMPRESSED_BYTES_MAX
+from penstock.limits import DECOMPRESSED_BYTES_MAX, LONG_MAX
 from penstock.log.record_spans import (
     Span,
     spans,
@@ -41,10 +42,22 @@ from penstock.protocol.batches import (
 from penstock.protocol.compression import Codec, compress, decompress
 from penstock.types import NO_PRODUCER, Buffer, LeaderEpoch, Offset
 
+LONG_MIN: Final = -LONG_MAX - 1
+
 
 class Horizons(NamedTuple):
     now_ms: int
+    trusted_ms: int
+    """The time that ends the life of a tombstone (log/trusted_time.py)."""
     delete_retention_ms: int
+
+    def of(self, header: BatchHeader) -> int:
+        """The horizon of a batch that has none yet.
+
+        A clock that is behind the records was not right: a horizon of its making would be past as
+        soon as somebody sets it. A retention that ends beyond all times never ends.
+        """
+        return min(max(self.now_ms, header.max_timestamp) + self.delete_retention_ms, LONG_MAX)
 
 
 class Gap(NamedTuple):
@@ -129,26 +142,23 @@ def horizon_of(header: BatchHeader) -> int | None:
 
 def keeps_tombstones(header: BatchHeader, horizons: Horizons) -> bool:
     horizon = horizon_of(header)
-    return horizon is None or horizons.now_ms < horizon
+    return horizon is None or horizons.trusted_ms < horizon
 
 
 def rewritten(header: BatchHeader, payload: bytes, kept: Sequence[Span], horizons: Horizons) -> bytes:
     """The batch with these of its records. Sets the delete horizon if one of them needs it."""
     assert kept, "a batch without records is emptied or dropped"
-    gets_horizon = horizon_of(header) is None and any(span[4] for span in kept)
-    horizon = horizons.now_ms + horizons.delete_retention_ms
-    new_base = horizon if gets_horizon else header.base_timestamp
-    if gets_horizon and not header.has_log_append_time:
-        shift = header.base_timestamp - new_base
-        pieces = [_shifted(payload, span, shift) for span in kept]
-    else:
-        pieces = runs(payload, kept)
-    body = compress(Codec(header.codec), b"".join(pieces))
+    new_base, pieces = header.base_timestamp, None
+    if horizon_of(header) is None and any(span[4] for span in kept):
+        new_base = horizons.of(header)
+        pieces = _counted_from(new_base, header, payload, kept)
+    gets_horizon = pieces is not None
+    body = compress(Codec(header.codec), b"".join(runs(payload, kept) if pieces is None else pieces))
     return _sealed(
         header._replace(
             batch_length=HEADER_BYTES - LOG_OVERHEAD + len(body),
             attributes=header.attributes | (DELETE_HORIZON_BIT if gets_horizon else 0),
-            base_timestamp=new_base,
+            base_timestamp=new_base if gets_horizon else header.base_timestamp,
             max_timestamp=_newest(header, payload, kept),
             record_count=len(kept),
         ),
@@ -169,19 +179,31 @@ def runs(payload: bytes, kept: Sequence[Span]) -> list[bytes]:
     return pieces
 
 
-def _shifted(payload: bytes, span: Span, shift: int) -> bytes:
-    start, end = span[0], span[5]
-    delta, _ = timestamp_delta(payload, start)
-    return with_timestamp_delta(payload, start, end, delta + shift)
+def _counted_from(
+    new_base: int, header: BatchHeader, payload: bytes, kept: Sequence[Span]
+) -> list[bytes] | None:
+    """The records with their own times, as seen from another base timestamp.
+
+    None if one is further away than a record can say. Its producer made it up: a tombstone beside it
+    stays without a horizon.
+    """
+    if header.has_log_append_time:
+        return runs(payload, kept)  # what they say themselves is not read
+    shift = header.base_timestamp - new_base
+    deltas = [timestamp_delta(payload, span[0])[0] + shift for span in kept]
+    if min(deltas) < LONG_MIN or max(deltas) > LONG_MAX:
+        return None
+    return [
+        with_timestamp_delta(payload, span[0], span[5], delta)
+        for span, delta in zip(kept, deltas, strict=True)
+    ]
 
 
 def _newest(header: BatchHeader, payload: bytes, kept: Sequence[Span]) -> int:
     if header.has_log_append_time or len(kept) == header.record_count:
         return header.max_timestamp
-    try:
-        return header.base_timestamp + max(timestamp_delta(payload, span[0])[0] for span in kept)
-    except IndexError:
-        raise CorruptData("a batch ends inside a record") from None
+    newest = header.base_timestamp + max(timestamp_delta(payload, span[0])[0] for span in kept)
+    return min(max(newest, LONG_MIN), LONG_MAX)
 
 
 def _sealed(header: BatchHeader, body: bytes) -> bytes:

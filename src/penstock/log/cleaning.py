@@ -1,5 +1,10 @@
 """One cleaning of one log: reads segments, writes cleaned ones beside them, and changes nothing else.
 
+It goes on in steps, one for each group of segments that becomes one. What a step wrote is taken over
+before the next begins, so a cleaning needs room for one group: `segment.bytes`, or the largest segment
+where that is more, and its indexes. (A batch in which a tombstone gets its horizon may grow, by ten
+bytes for each record at most.)
+
 Two passes. The first reads the dirty part and notes for every offset whether its record is the last
 of its key. The second goes through all segments from the start of the log: dirty batches are judged
 by those notes, mostly without being opened; clean ones by looking their keys up.
@@ -12,7 +17,9 @@ Rule 1: memory is bounded by the job. When it is used up, what was learned so fa
         answer says how far that was.
 Rule 2: damage ends the cleaning. The segments of the log are only read; whoever asked removes what
         was written.
-Rule 3: nothing is reported as cleaned before it is on disk, under a name that ends in `.cleaned`.
+Rule 3: a batch that is not damaged and cannot be opened was written so, while the topic was not
+        compacted. It stays whole, is counted, and takes nothing away from others.
+Rule 4: nothing is reported as cleaned before it is on disk, under a name that ends in `.cleaned`.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,7 +47,7 @@ from penstock.log.batch_filter import (
     rewritten,
     spans_of,
 )
-from penstock.log.cleaning_job import CLEANED_SUFFIX, SUFFIXES, Cleaned, Job, Replacement
+from penstock.log.cleaning_job import CLEANED_SUFFIX, SUFFIXES, Cleaned, Job, Replacement, Step
 from penstock.log.compaction import Piece, group_segments
 from penstock.log.key_map import KeyMap
 from penstock.log.reading import check_stored, out_of_place
@@ -52,7 +59,7 @@ from penstock.types import Buffer, Offset
 Pace = Callable[[int], None]
 """Told after every so many bytes read or written; may wait."""
 
-GONE, LAST, LAST_TOMBSTONE = 0, 1, 2
+GONE, LAST, LAST_TOMBSTONE, UNOPENED = 0, 1, 2, 3
 """What is noted of an offset of the dirty part."""
 
 
@@ -60,20 +67,27 @@ def no_pace(_: int) -> None:
     return None
 
 
-def clean(disk: Disk, job: Job, pace: Pace = no_pace) -> Cleaned:
-    """Blocks for long. Raises CorruptData when what is on disk is not what was written."""
+def clean(disk: Disk, job: Job, pace: Pace = no_pace) -> Iterator[Step]:
+    """Each step blocks for long. Raises CorruptData when what is on disk is not what was written.
+
+    In the order of the log, so that a tombstone never goes before what it deletes. Segments that stay
+    as they are make no step.
+    """
     learned = _learn(disk, job, pace)
     groups = group_segments(job.segments, learned.end_offset, job.limits)
     cleaning = _Cleaning(disk, job, learned, pace)
-    replacements = [made for group in groups if (made := cleaning.rewrite(group)) is not None]
-    return Cleaned(
+    for group in groups:
+        if (made := cleaning.rewrite(group)) is not None:
+            yield made
+    yield Cleaned(
         end_offset=learned.end_offset,
-        replacements=replacements,
         keys=learned.last_offsets.count,
         bytes_before=sum(piece.size_bytes for group in groups for piece in group),
         bytes_after=cleaning.bytes_after,
         records_removed=cleaning.records_removed,
         keyless_removed=cleaning.keyless_removed + learned.keyless,
+        unopened=cleaning.unopened,
+        first_unopened=cleaning.first_unopened,
     )
 
 
@@ -94,7 +108,7 @@ def _learn(disk: Disk, job: Job, pace: Pace) -> _Learned:
     span = min(end - origin, notes_max)
     keys = KeyMap(memory_bytes=job.memory_bytes - notes_max, keys_max=span)
     notes = bytearray(span)
-    horizons = Horizons(job.now_ms, job.delete_retention_ms)
+    horizons = Horizons(job.now_ms, job.trusted_ms, job.delete_retention_ms)
     keyless = 0
     for piece in job.segments:
         if piece.end_offset <= origin:
@@ -113,14 +127,21 @@ def _learn(disk: Disk, job: Job, pace: Pace) -> _Learned:
                         f"for the batch at offset {header.base_offset}"
                     )
                 return _Learned(keys, notes, header.base_offset, keyless)
-            keyless += _note(keys, notes, origin, header, payload_of(batch, header), horizons)
+            try:
+                keyless += _note(keys, notes, origin, header, payload_of(batch, header), horizons)
+            except CorruptData:
+                first, count = header.base_offset - origin, header.last_offset_delta + 1
+                notes[first : first + count] = bytes((UNOPENED,)) * count
     return _Learned(keys, notes, end, keyless)
 
 
 def _note(
     keys: KeyMap, notes: bytearray, origin: Offset, header: BatchHeader, payload: bytes, horizons: Horizons
 ) -> int:
-    """Note which records of a batch are the last of their keys so far. Returns how many have no key."""
+    """Note which records of a batch are the last of their keys so far. Returns how many have no key.
+
+    Raises CorruptData with nothing noted.
+    """
     put = keys.put
     base = header.base_offset
     tombstone = LAST_TOMBSTONE if keeps_tombstones(header, horizons) else GONE
@@ -146,11 +167,13 @@ class _Cleaning:
         self._job = job
         self._learned = learned
         self._pace = pace
-        self._horizons = Horizons(job.now_ms, job.delete_retention_ms)
+        self._horizons = Horizons(job.now_ms, job.trusted_ms, job.delete_retention_ms)
         self._sequences_at = frozenset(job.sequences_at)
         self.bytes_after = 0
         self.records_removed = 0
         self.keyless_removed = 0
+        self.unopened = 0
+        self.first_unopened: Offset | None = None
 
     def rewrite(self, group: list[Piece]) -> Replacement | None:
         """None if nothing changes: the segment stays as it is."""
@@ -180,11 +203,24 @@ class _Cleaning:
                 cleaned.copy(header, batch)
             else:
                 cleaned.leave_gap(gap_of(header), is_new=True)
-        elif header.base_offset >= self._job.first_dirty_offset:
+        else:
+            try:
+                self._pass_records(header, batch, cleaned)
+            except CorruptData:  # its checksum holds, and nothing of it was passed yet
+                self._leave_unopened(header, batch, cleaned)
+
+    def _pass_records(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
+        if header.base_offset >= self._job.first_dirty_offset:
             self._pass_dirty(header, batch, cleaned)
         else:
             payload = payload_of(batch, header)
             self._keep(header, batch, payload, self._kept_by_key(header, payload), cleaned)
+
+    def _leave_unopened(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
+        self.unopened += 1
+        if self.first_unopened is None:
+            self.first_unopened = header.base_offset
+        cleaned.copy(header, batch)
 
     def _pass_dirty(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
         """Judged by the notes: opened only if some of its records go, or a tombstone needs its horizon."""
@@ -192,7 +228,9 @@ class _Cleaning:
         notes = self._learned.notes[first : first + header.last_offset_delta + 1]
         kept_count = len(notes) - notes.count(GONE)
         needs_horizon = horizon_of(header) is None and notes.count(LAST_TOMBSTONE) > 0
-        if kept_count == header.record_count and not needs_horizon:
+        if notes[0] == UNOPENED:
+            self._leave_unopened(header, batch, cleaned)
+        elif kept_count == header.record_count and not needs_horizon:
             cleaned.copy(header, batch)
         elif kept_count == 0:
             self._lose(header, cleaned)
@@ -226,8 +264,9 @@ class _Cleaning:
         if len(kept) == header.record_count and not needs_horizon:
             cleaned.copy(header, batch)
         elif kept:
+            batch_left = rewritten(header, payload, kept, self._horizons)
             self.records_removed += header.record_count - len(kept)
-            cleaned.write(rewritten(header, payload, kept, self._horizons))
+            cleaned.write(batch_left)
         else:
             self._lose(header, cleaned)
 

@@ -19,6 +19,7 @@ from penstock.types import NO_TIMESTAMP, Offset
 
 class CleaningSetup(NamedTuple):
     now_ms: int
+    trusted_ms: int
     delete_retention_ms: int
     memory_bytes: int
     bytes_per_second_max: float = float("inf")
@@ -89,6 +90,7 @@ def job_for(log: PartitionLog, dirt: Dirt, setup: CleaningSetup) -> Job:
         first_dirty_offset=dirt.first_dirty_offset,
         sequences_at=[producer.last.last_offset for _, producer in log.producers.items()],
         now_ms=setup.now_ms,
+        trusted_ms=setup.trusted_ms,
         delete_retention_ms=setup.delete_retention_ms,
         memory_bytes=setup.memory_bytes,
         limits=GroupLimits(

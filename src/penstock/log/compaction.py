@@ -108,9 +108,11 @@ def must_roll(active: SegmentAge, policy: CleaningPolicy, now_ms: int) -> bool:
     return now_ms - active.first_timestamp > policy.lag_ms_max
 
 
-def dirtiest(candidates: Iterable[tuple[Subject, Dirt]]) -> tuple[Subject, Dirt] | None:
-    """Those that are overdue before others, then by the share that is dirty; the first of equals."""
-    return max(candidates, key=lambda candidate: (candidate[1].is_overdue, candidate[1].ratio), default=None)
+def ranked(candidates: Iterable[tuple[Subject, Dirt]]) -> list[tuple[Subject, Dirt]]:
+    """Those that are overdue before others, then by the share that is dirty; equals as they came."""
+    return sorted(
+        candidates, key=lambda candidate: (candidate[1].is_overdue, candidate[1].ratio), reverse=True
+    )
 
 
 class Piece(NamedTuple):

@@ -1,40 +1,53 @@
 """Putting cleaned segments in the place of those they stand for, safe against a crash at any moment.
 
     .cleaned    being written, or written and not decided. A crash forgets it.
-    .swap       decided: it stands for every segment within its range of offsets. A crash, or the
-                process itself, goes on from here until only the segment is left.
+    .swap       an empty file named by two offsets: the cleaned segment that begins at the first is
+                decided. It stands for every segment up to the second. A crash, or the process itself,
+                goes on from here until only the cleaned one is left, under its own name.
 
-The rename of the log from .cleaned to .swap is the decision; the rename from .swap to the segment's
-own name is the end. Its indexes go before it both times, so that wherever there is a .log.swap its
-indexes are there or already in place, and an index that is left without one was never decided.
+While the mark is there every name within its range may be old, new or gone, in any mixture: a file
+system may keep the changes of a folder in another order than they were made. What has to be done is
+the same for all of them, and doing it twice is doing it once.
 
-Rule 1: `decide` and `tidy` wait for the device and run in a worker. `take_over` does not: it renames
+Rule 1: everything that a mark speaks of is on disk before the mark is, and everything that it asks
+        for is on disk before the mark goes. Its going is on disk before anything else is cleaned
+        there: an old mark would decide on files that are half written.
+Rule 2: `decide` and `tidy` wait for the device and run in a worker. `take_over` does not: it renames
         and replaces the segments of the log within one turn of the loop, so that nobody reads new
         bytes with an old index. What it removes stays open until `tidy`, because giving back the
         space of a large file takes long.
-Rule 2: only segments that are on disk whole, with their indexes, are replaced (`is_settled`).
+Rule 3: only segments that are on disk whole, with their indexes, are replaced (`is_settled`).
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.errors import CorruptData, StorageFailed, StorageFull
+from penstock.errors import StorageFailed, StorageFull
 from penstock.host.disk import Disk, File
 from penstock.log.cleaning_job import CLEANED_SUFFIX, SUFFIXES, Replacement
 from penstock.log.partition_log import PartitionLog
-from penstock.log.segment import LOG_SUFFIX, Segment, segment_name
-from penstock.protocol.batches import HEADER_BYTES, parse_header
+from penstock.log.segment import Segment, segment_name
 from penstock.types import Offset
 
 SWAP_SUFFIX = ".swap"
-INDEXES_FIRST = (*SUFFIXES[1:], LOG_SUFFIX)
+
+
+class Decided(NamedTuple):
+    """What the name of a mark says."""
+
+    base_offset: Offset
+    end_offset: Offset
+
+    @property
+    def name(self) -> str:
+        return f"{segment_name(self.base_offset)}-{segment_name(self.end_offset)}{SWAP_SUFFIX}"
 
 
 class TakenOver(NamedTuple):
-    """Files that have lost their names and are still open."""
-
     files: Sequence[File]
+    """They have lost their names and are still open."""
     folder: str
+    decided: Decided
 
 
 def is_settled(log: PartitionLog, segment: Segment, end_offset: Offset) -> bool:
@@ -43,20 +56,20 @@ def is_settled(log: PartitionLog, segment: Segment, end_offset: Offset) -> bool:
 
 
 def decide(disk: Disk, folder: str, replacement: Replacement) -> None:
-    """From here on the cleaned segment counts, whatever happens. Blocks."""
-    stem = f"{folder}/{segment_name(replacement.base_offset)}"
-    for suffix in SUFFIXES[1:]:
-        disk.rename(stem + suffix + CLEANED_SUFFIX, stem + suffix + SWAP_SUFFIX)
+    """From here on the cleaned segment counts, whatever happens. StorageFull: it does not. Blocks."""
     disk.sync((), [folder])
-    disk.rename(stem + LOG_SUFFIX + CLEANED_SUFFIX, stem + LOG_SUFFIX + SWAP_SUFFIX)
+    mark = Decided(replacement.base_offset, replacement.end_offset).name
+    disk.open(f"{folder}/{mark}", create=True).release()
     disk.sync((), [folder])
 
 
 def undecide(disk: Disk, folder: str, replacement: Replacement) -> None:
-    """The cleaned segment could not be taken over: forget it. Blocks."""
-    stem = f"{folder}/{segment_name(replacement.base_offset)}"
-    for suffix in SUFFIXES:  # the log first: what is left of the indexes without it counts for nothing
-        disk.remove(stem + suffix + SWAP_SUFFIX)
+    """The cleaned segment could not be taken over: it counts no longer. Blocks."""
+    _unmark(disk, folder, Decided(replacement.base_offset, replacement.end_offset))
+
+
+def _unmark(disk: Disk, folder: str, decided: Decided) -> None:
+    disk.remove(f"{folder}/{decided.name}")
     disk.sync((), [folder])
 
 
@@ -87,29 +100,33 @@ def take_over(log: PartitionLog, replacement: Replacement) -> TakenOver:
         for file in held:
             file.release()
         raise
-    stem = f"{log.folder}/{segment_name(replacement.base_offset)}"
     for segment in old[1:]:
         for suffix in SUFFIXES:
             disk.remove(segment.path(suffix))
-    for suffix in INDEXES_FIRST:
-        disk.rename(stem + suffix + SWAP_SUFFIX, stem + suffix)
-    log.replace_segments(old, Segment(disk, log.folder, replacement.base_offset, replacement.size_bytes))
-    return TakenOver(held, log.folder)
+    cleaned = Segment(disk, log.folder, replacement.base_offset, replacement.size_bytes)
+    for suffix in SUFFIXES:
+        disk.rename(cleaned.path(suffix) + CLEANED_SUFFIX, cleaned.path(suffix))
+    log.replace_segments(old, cleaned)
+    return TakenOver(held, log.folder, Decided(replacement.base_offset, replacement.end_offset))
 
 
 def tidy(disk: Disk, taken: TakenOver) -> None:
-    """Give the space back and make the names durable. Blocks."""
+    """Give the space back, make the names durable, and take the mark away. Blocks."""
     for file in taken.files:
         file.release()
     disk.sync((), [taken.folder])
+    _unmark(disk, taken.folder, taken.decided)
 
 
 def discard(disk: Disk, folder: str) -> None:
-    """Remove what a cleaning that came to nothing has left. Blocks."""
-    if disk.exists(folder):
-        for name in disk.list_folder(folder):
-            if name.endswith(CLEANED_SUFFIX):
-                disk.remove(f"{folder}/{name}")
+    """Remove what a cleaning that came to nothing has left, unless it was decided on. Blocks."""
+    if not disk.exists(folder):
+        return
+    names = disk.list_folder(folder)
+    decided = {segment_name(mark.base_offset) for mark in _marks(names)}
+    for name in names:
+        if name.endswith(CLEANED_SUFFIX) and name.partition(".")[0] not in decided:
+            disk.remove(f"{folder}/{name}")
 
 
 # After a crash
@@ -117,53 +134,30 @@ def discard(disk: Disk, folder: str) -> None:
 
 def finish_swaps(disk: Disk, folder: str) -> None:
     """Bring a folder to where it is all segments again. Repeatable, as long as it takes."""
-    names = disk.list_folder(folder)
-    left = [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
-    if not left:
-        return
-    decided = [
-        name.removesuffix(LOG_SUFFIX + SWAP_SUFFIX)
-        for name in left
-        if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)
-    ]
-    for name in left:
-        undecided_index = name.endswith(SWAP_SUFFIX) and name.partition(".")[0] not in decided
-        if name.endswith(CLEANED_SUFFIX) or undecided_index:
-            disk.remove(f"{folder}/{name}")
-    for stem in decided:
-        _finish(disk, folder, stem)
-    disk.sync((), [folder])
+    for decided in _marks(disk.list_folder(folder)):
+        _finish(disk, folder, decided)
+    discard(disk, folder)
 
 
-def _finish(disk: Disk, folder: str, stem: str) -> None:
-    base_offset = Offset(int(stem))
-    end_offset = _end_offset(disk, f"{folder}/{stem}{LOG_SUFFIX}{SWAP_SUFFIX}", base_offset)
+def _finish(disk: Disk, folder: str, decided: Decided) -> None:
     for name in disk.list_folder(folder):
-        other = name.partition(".")[0]
-        is_segment = name.endswith(SUFFIXES) and other.isdigit()
-        if is_segment and base_offset < int(other) < end_offset:
+        stem = name.partition(".")[0]
+        is_segment = name.endswith(SUFFIXES) and stem.isdigit()
+        if is_segment and decided.base_offset < int(stem) < decided.end_offset:
             disk.remove(f"{folder}/{name}")
-    # The old names must be gone for good before the marker that says so is.
+    stem = f"{folder}/{segment_name(decided.base_offset)}"
+    for suffix in SUFFIXES:
+        if disk.exists(stem + suffix + CLEANED_SUFFIX):
+            disk.rename(stem + suffix + CLEANED_SUFFIX, stem + suffix)
     disk.sync((), [folder])
-    for suffix in INDEXES_FIRST:
-        source = f"{folder}/{stem}{suffix}{SWAP_SUFFIX}"
-        if disk.exists(source):
-            disk.rename(source, f"{folder}/{stem}{suffix}")
+    _unmark(disk, folder, decided)
 
 
-def _end_offset(disk: Disk, path: str, base_offset: Offset) -> Offset:
-    """Where the offsets of a decided segment end: all of it was on disk before it was decided on."""
-    file, size_bytes = disk.open(path), disk.size_of(path)
-    try:
-        position, end_offset = 0, base_offset
-        while position < size_bytes:
-            header = parse_header(file.read(position, HEADER_BYTES))
-            if header.base_offset != end_offset:
-                raise CorruptData(
-                    f"{path} at {position}: offset {header.base_offset} where {end_offset} belongs"
-                )
-            end_offset = header.next_offset
-            position += header.size
-        return end_offset
-    finally:
-        file.release()
+def _marks(names: Sequence[str]) -> list[Decided]:
+    found = []
+    for name in names:
+        if name.endswith(SWAP_SUFFIX):
+            base, _, end = name.removesuffix(SWAP_SUFFIX).partition("-")
+            if base.isdigit() and end.isdigit():
+                found.append(Decided(Offset(int(base)), Offset(int(end))))
+    return found

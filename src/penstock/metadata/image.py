@@ -24,6 +24,7 @@ from penstock.host.metadata_store import ABSENT, Change, Put, Snapshot
 from penstock.metadata.keys import (
     BrokerConfigKey,
     BrokerKey,
+    GroupConfigKey,
     Keys,
     PartitionKey,
     ProducerIdsKey,
@@ -32,6 +33,7 @@ from penstock.metadata.keys import (
 from penstock.metadata.values import (
     BrokerConfigValue,
     BrokerValue,
+    GroupConfigValue,
     PartitionValue,
     ProducerIdsValue,
     TopicValue,
@@ -86,7 +88,9 @@ class Broker(msgspec.Struct, frozen=True):
     revision: int
 
 
-class BrokerOverrides(msgspec.Struct, frozen=True):
+class Overrides(msgspec.Struct, frozen=True):
+    """Of a broker, of all brokers, or of a group."""
+
     overrides: Mapping[str, str]
     revision: int
 
@@ -96,7 +100,7 @@ class ProducerIds(msgspec.Struct, frozen=True):
     revision: int
 
 
-NO_BROKER_OVERRIDES = BrokerOverrides(overrides={}, revision=ABSENT)
+NO_OVERRIDES = Overrides(overrides={}, revision=ABSENT)
 NO_PRODUCER_IDS = ProducerIds(next_id=0, revision=ABSENT)
 
 
@@ -108,8 +112,9 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     topics_by_metric_name: Mapping[str, str] = {}
     """Topic names by the name that metrics know them by: two may not share one."""
     brokers: Mapping[int, Broker] = {}
-    broker_overrides: Mapping[int | None, BrokerOverrides] = {}
+    broker_overrides: Mapping[int | None, Overrides] = {}
     """None holds the default for every broker."""
+    group_overrides: Mapping[str, Overrides] = {}
     producer_ids: ProducerIds = NO_PRODUCER_IDS
     partition_count: int = 0
 
@@ -124,8 +129,11 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return found.partitions[index]
 
-    def overrides_of_broker(self, broker_id: int | None) -> BrokerOverrides:
-        return self.broker_overrides.get(broker_id, NO_BROKER_OVERRIDES)
+    def overrides_of_broker(self, broker_id: int | None) -> Overrides:
+        return self.broker_overrides.get(broker_id, NO_OVERRIDES)
+
+    def overrides_of_group(self, group_id: str) -> Overrides:
+        return self.group_overrides.get(group_id, NO_OVERRIDES)
 
 
 def metric_name(topic: str) -> str:
@@ -161,7 +169,8 @@ class _Draft:
         self._topics: dict[str, tuple[TopicValue, int] | None] = {}
         self._partitions: dict[TopicId, dict[int, PartitionState | None]] = {}
         self._brokers: dict[int, Broker | None] = {}
-        self._broker_overrides: dict[int | None, BrokerOverrides | None] = {}
+        self._broker_overrides: dict[int | None, Overrides | None] = {}
+        self._group_overrides: dict[str, Overrides | None] = {}
         self._producer_ids = image.producer_ids
         # Most partitions have one of a few lists of replicas: keep each list once.
         self._node_lists: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -177,7 +186,10 @@ class _Draft:
                 self._brokers[broker_id] = _broker(broker_id, decode(BrokerValue, key, data), revision)
             case BrokerConfigKey(broker_id):
                 overrides = decode(BrokerConfigValue, key, data).overrides
-                self._broker_overrides[broker_id] = BrokerOverrides(overrides, revision)
+                self._broker_overrides[broker_id] = Overrides(overrides, revision)
+            case GroupConfigKey(group_id):
+                overrides = decode(GroupConfigValue, key, data).overrides
+                self._group_overrides[group_id] = Overrides(overrides, revision)
             case ProducerIdsKey():
                 self._producer_ids = ProducerIds(decode(ProducerIdsValue, key, data).next_id, revision)
 
@@ -191,6 +203,8 @@ class _Draft:
                 self._brokers[broker_id] = None
             case BrokerConfigKey(broker_id):
                 self._broker_overrides[broker_id] = None
+            case GroupConfigKey(group_id):
+                self._group_overrides[group_id] = None
             case ProducerIdsKey():
                 self._producer_ids = NO_PRODUCER_IDS
 
@@ -201,6 +215,7 @@ class _Draft:
             revision=revision,
             brokers=_overlaid(before.brokers, self._brokers),
             broker_overrides=_overlaid(before.broker_overrides, self._broker_overrides),
+            group_overrides=_overlaid(before.group_overrides, self._group_overrides),
             producer_ids=self._producer_ids,
         )
         if not self._topics and not self._partitions:

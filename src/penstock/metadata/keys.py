@@ -4,6 +4,7 @@
     /penstock/{cluster_id}/partitions/{topic_id}/{index}
     /penstock/{cluster_id}/brokers/{id}
     /penstock/{cluster_id}/configs/broker/{id or "default"}
+    /penstock/{cluster_id}/configs/group/{group_id}
     /penstock/{cluster_id}/producer_ids/next_block
 
 Rule 1: whatever people choose (topic names, the cluster id) is percent-encoded, so that no name
@@ -79,11 +80,15 @@ class BrokerConfigKey(NamedTuple):
     """None: the default for every broker."""
 
 
+class GroupConfigKey(NamedTuple):
+    group_id: str
+
+
 class ProducerIdsKey(NamedTuple):
     pass
 
 
-Key = TopicKey | PartitionKey | BrokerKey | BrokerConfigKey | ProducerIdsKey
+Key = TopicKey | PartitionKey | BrokerKey | BrokerConfigKey | GroupConfigKey | ProducerIdsKey
 
 
 class Keys:
@@ -110,6 +115,9 @@ class Keys:
     def broker_config(self, broker_id: int | None) -> str:
         return f"{self.prefix}configs/broker/{BROKER_DEFAULT if broker_id is None else broker_id}"
 
+    def group_config(self, group_id: str) -> str:
+        return f"{self.prefix}configs/group/{quote(group_id, safe='')}"
+
     def parse(self, key: str) -> Key | None:
         """What a key stands for, or None if it is of no kind known here."""
         assert key.startswith(self.prefix), f"{key} belongs to another cluster"
@@ -128,9 +136,13 @@ class Keys:
                 return BrokerKey(_number(broker_id))
             case ["configs", "broker", broker_id]:
                 return BrokerConfigKey(None if broker_id == BROKER_DEFAULT else _number(broker_id))
+            case ["configs", "group", group_id]:
+                return GroupConfigKey(_name(group_id))
             case ["producer_ids", "next_block"]:
                 return ProducerIdsKey()
-            case ["partitions" | "topics" | "brokers" | "producer_ids", *_] | ["configs", "broker", *_]:
+            case ["partitions" | "topics" | "brokers" | "producer_ids", *_]:
+                raise ValueError("it has the wrong number of parts")
+            case ["configs", "broker" | "group", *_]:
                 raise ValueError("it has the wrong number of parts")
         return None
 

@@ -56,6 +56,12 @@ class BrokerConfigValue(
     overrides: dict[str, str]
 
 
+class GroupConfigValue(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="version", tag=VERSION
+):
+    overrides: dict[str, str]
+
+
 class ProducerIdsValue(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="version", tag=VERSION
 ):
@@ -63,8 +69,10 @@ class ProducerIdsValue(
     """No id below this one will be handed out again."""
 
 
-Value = TopicValue | PartitionValue | BrokerValue | BrokerConfigValue | ProducerIdsValue
-V = TypeVar("V", TopicValue, PartitionValue, BrokerValue, BrokerConfigValue, ProducerIdsValue)
+Value = TopicValue | PartitionValue | BrokerValue | BrokerConfigValue | GroupConfigValue | ProducerIdsValue
+V = TypeVar(
+    "V", TopicValue, PartitionValue, BrokerValue, BrokerConfigValue, GroupConfigValue, ProducerIdsValue
+)
 
 
 class _Versioned(msgspec.Struct):
@@ -73,7 +81,14 @@ class _Versioned(msgspec.Struct):
 
 _decoders: dict[type[Value], msgspec.json.Decoder[Value]] = {
     kind: msgspec.json.Decoder(kind)
-    for kind in (TopicValue, PartitionValue, BrokerValue, BrokerConfigValue, ProducerIdsValue)
+    for kind in (
+        TopicValue,
+        PartitionValue,
+        BrokerValue,
+        BrokerConfigValue,
+        GroupConfigValue,
+        ProducerIdsValue,
+    )
 }
 _encoder = msgspec.json.Encoder()
 _BEGINNING = b'{"version":%d,' % VERSION

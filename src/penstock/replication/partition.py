@@ -10,6 +10,7 @@ Rule 2: a partition whose disk lied is offline. It answers KAFKA_STORAGE_ERROR a
 """
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -24,6 +25,7 @@ from penstock.log.retention import SegmentFacts
 from penstock.log.time_lookup import TimedSegment, TimeLookup
 from penstock.log.validation import PlainLimits, check_batch, is_plain, read_batch
 from penstock.protocol.batches import BatchHeader
+from penstock.protocol.messages.fetch import ReadyPartitionData
 from penstock.replication.waiting import ProduceWaits
 from penstock.types import NO_TIMESTAMP, LeaderEpoch, Offset, TopicId, TopicPartition
 
@@ -45,6 +47,7 @@ class Partition:
         "_is_opened",
         "_on_dirty",
         "_plain",
+        "at_end",
         "batches_waiting",
         "fetch_waits",
         "flush_policy",
@@ -72,7 +75,8 @@ class Partition:
     ) -> None:
         self.name = name
         self.topic_id = topic_id
-        self.leader_epoch = leader_epoch
+        self.leader_epoch: Final = leader_epoch
+        """Who leads anew does so with a new object: what was found out about this one stays true."""
         self.log = log
         self.offline: ApiError | None = None
         """Why this partition cannot be used; None while it can."""
@@ -80,8 +84,11 @@ class Partition:
         """Why nothing may be written; what is safe can still be read."""
         self.high_watermark = log.flushed_end_offset
         self.produce_waits = ProduceWaits()
-        self.fetch_waits: dict[Callable[[Partition], None], None] = {}
-        """Called whenever there is more to read, or the partition failed. Ordered, to be fair."""
+        self.at_end: ReadyPartitionData | None = None
+        """What a fetch at the high watermark was answered last; None since that is no longer so."""
+        self.fetch_waits: dict[Callable[[int], None], int] = {}
+        """Called with its number whenever there is more to read, or the partition failed. Ordered, to be
+        fair."""
         self.shown_bytes = 0
         """How many bytes have come below the high watermark since this process leads."""
         self.partition_count = 1
@@ -172,6 +179,7 @@ class Partition:
         if offset <= self.high_watermark:
             return
         self.high_watermark = offset
+        self.at_end = None
         if shown_bytes > self.shown_bytes:
             self.shown_bytes = shown_bytes
         if self.produce_waits.queue:
@@ -182,6 +190,7 @@ class Partition:
     def go_offline(self, reason: str, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> None:
         """Refuse everything from now on, those who wait included."""
         self.offline = ApiError(code, reason)
+        self.at_end = None
         self.produce_waits.fail(code)
         self._wake_fetches()
 
@@ -195,8 +204,8 @@ class Partition:
             raise self.offline.again()
 
     def _wake_fetches(self) -> None:
-        for wake in tuple(self.fetch_waits):
-            wake(self)
+        for wake, number in tuple(self.fetch_waits.items()):
+            wake(number)
 
     # Reading
 

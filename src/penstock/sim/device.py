@@ -96,6 +96,20 @@ class FolderNode:
     def fail_sync(self) -> None:
         self._pending.clear()
 
+    @property
+    def changes_unsynced(self) -> int:
+        return len(self._pending)
+
+    def keep_any(self, kept: int) -> None:
+        """What a file system without a journal may leave: the changes whose bits are set, in any mixture.
+
+        A rename is one change. To be followed by a power failure, which finds nothing left to decide.
+        """
+        for number, changes in enumerate(self._pending):
+            if kept >> number & 1:
+                _change(self._stored, changes)
+        self._pending.clear()
+
     def lose_power(self, random: Random) -> None:
         kept = random.randint(0, len(self._pending))
         for changes in self._pending[:kept]:

@@ -53,6 +53,11 @@ class SimDisk:
         self.power_fails_at = None
         self.root.lose_power(self.random)
 
+    def peek(self, path: str) -> bytes:
+        """What whoever reads the file would see. No call: nothing fails, and nothing is counted."""
+        node = self.mount()._find(path)
+        return bytes(node.seen) if isinstance(node, FileNode) else b""
+
     def count(self) -> bool:
         """False if the power fails now."""
         self.calls += 1
@@ -214,6 +219,8 @@ class Mount:
         node = folder.seen.get(old)
         if node is None:
             raise StorageFailed(f"there is no {source}")
+        if isinstance(replaced := folder.seen.get(new), FileNode):
+            self.disk.room_bytes += len(replaced.seen)
         folder.change({old: None, new: node})
 
     def remove(self, path: str) -> None:

@@ -169,7 +169,9 @@ class History:
             if not batch.data or (producer := parse_header(batch.data).producer_id) < 0:
                 continue
             for record in records.iterate(batch.data, limit_bytes=DECOMPRESSED_BYTES_MAX):
-                number = int((record.value or b"").split(b".")[0])
+                if record.value is None:
+                    continue  # a tombstone, which has no number
+                number = int(record.value.split(b".")[0])
                 before = last.get(producer, -1)
                 self.require(number > before, f"producer {producer}: record {number} follows {before}")
                 last[producer] = number

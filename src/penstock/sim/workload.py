@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from penstock.sim.world import Life
 
 IN_FLIGHT_MAX = 5
+HOT_KEYS, COLD_KEYS = 4, 60
+"""Of a compacted topic: most records are not the last of their key, and some stay for long."""
 TIMESTAMP_SPREAD_MS = 20_000
 
 
@@ -35,18 +37,20 @@ class State(Enum):
 class Sent:
     """One batch of a producer."""
 
-    def __init__(self, values: list[bytes], timestamp: int) -> None:
+    def __init__(self, values: list[bytes | None], timestamp: int) -> None:
         self.values = values
+        self.keys: list[bytes | None] = [None] * len(values)
         self.timestamps = [timestamp - 7 * number for number, _ in enumerate(values)]
         self.sequence = 0
         self.state = State.TO_SEND
 
 
 class SimProducer:
-    def __init__(self, number: int, topic: str, random: Random, *, idempotent: bool) -> None:
+    def __init__(self, number: int, topic: str, random: Random, *, idempotent: bool, keyed: bool) -> None:
         self.number = number
         self.topic = topic
         self.idempotent = idempotent
+        self.keyed = keyed
         self.under_way: list[Sent] = []
         self._random = random
         self._epoch = 0
@@ -65,7 +69,7 @@ class SimProducer:
             self._begin(life)
 
     def _begin(self, life: "Life") -> None:
-        values = []
+        values: list[bytes | None] = []
         count = self._random.choice((1, 1, 2, 5))
         for _ in range(count):
             # A large one spans several sectors, of which a power failure may keep any.
@@ -73,15 +77,25 @@ class SimProducer:
             values.append(b"%d.%s" % (self._next_value, bytes(size)))
             self._next_value += 1
         sent = Sent(values, life.clock.wall_ms() - self._random.randrange(TIMESTAMP_SPREAD_MS))
+        if self.keyed:
+            self._give_keys(sent)
         sent.sequence = self._next_sequence
         self._next_sequence += len(values)
         self.under_way.append(sent)
         self._send(life, sent)
 
+    def _give_keys(self, sent: Sent) -> None:
+        for number, _ in enumerate(sent.keys):
+            is_hot = self._random.random() < 0.7
+            kind, keys = (b"hot", HOT_KEYS) if is_hot else (b"cold", COLD_KEYS)
+            sent.keys[number] = b"%s-%d" % (kind, self._random.randrange(keys))
+            if self._random.random() < 0.3:
+                sent.values[number] = None
+
     def _bytes(self, sent: Sent) -> bytearray:
         made = [
-            Record(Offset(0), time, None, value)
-            for time, value in zip(sent.timestamps, sent.values, strict=True)
+            Record(Offset(0), time, key, value)
+            for time, key, value in zip(sent.timestamps, sent.keys, sent.values, strict=True)
         ]
         if not self.idempotent:
             return bytearray(build_batch(made))
@@ -190,9 +204,12 @@ class SimReader:
             try:
                 result = found.run()
             except CorruptData as damage:
+                if not log.is_current(found.segment):
+                    return  # compaction rewrote it meanwhile: it tries again
                 raise Violation(f"{self.topic}: a reader at {offset} found damage: {damage}") from damage
             except StorageFailed as problem:
-                history.require(log.log_start_offset > offset, f"a reader at {offset} failed: {problem}")
+                is_gone = log.log_start_offset > offset or not log.is_current(found.segment)
+                history.require(is_gone, f"a reader at {offset} failed: {problem}")
                 return
             except TooManyOpenFiles:
                 return  # it tries again

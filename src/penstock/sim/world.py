@@ -5,25 +5,27 @@ stop, a killed process or a power failure, and each begins with the recovery tha
 one is left in peace, and everything that was under way must come to its end.
 
 What runs is the production code of `broker/storage.py` and below: flusher, checkpoints, retention,
-partitions, log, recovery.
+partitions, log, recovery; and that of `broker/compaction.py`, with a cleaner of our own.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
+from penstock.broker.compaction import Compaction, Means
 from penstock.broker.storage import Storage
 from penstock.config.broker import BrokerConfig
-from penstock.config.topic import FlushPolicy
 from penstock.errors import StorageFailed, StorageFull
 from penstock.host.tasks import Tasks
-from penstock.log.data_directory import open_directory
+from penstock.log.data_directory import DataDirectory, open_directory
 from penstock.metadata.image import ClusterImage, PartitionState, Topic
 from penstock.observability.logs import Silence
 from penstock.replication.partition import Partition
+from penstock.sim.choices import Choices
 from penstock.sim.clock import WALL_BEGINS_MS, SimClock
+from penstock.sim.compacted import CompactedHistory, Setting, SimCleaner
 from penstock.sim.disk import BOUNDLESS_BYTES, PowerLost, SimDisk
 from penstock.sim.history import History, Violation
 from penstock.sim.scheduler import Deadlock, VirtualTimeLoop
@@ -35,48 +37,7 @@ DATA_PATH = "disk/data"
 NODE = NodeId(1)
 PEACE_SECONDS_MAX = 60
 DESCRIPTORS_LEFT_MAX = 8
-
-
-class Choices(NamedTuple):
-    """What a seed draws at first. Not every fault in every run: some hide others."""
-
-    policy: FlushPolicy
-    partitions: int
-    lives: int
-    life_seconds: float
-    segment_bytes: int
-    index_interval_bytes: int
-    retention_ms: int
-    retention_bytes: int
-    timeout_seconds: float
-    sync_seconds: float
-    cold_reads: float
-    deletes: bool
-    fills_up: bool
-    sync_fails: bool
-    open_files_max: int
-    runs_out_of_files: bool
-
-    @classmethod
-    def drawn(cls, random: Random) -> "Choices":
-        return cls(
-            policy=random.choice([FlushPolicy.BEFORE_ACK] * 3 + [FlushPolicy.INTERVAL, FlushPolicy.OS]),
-            partitions=random.choice((1, 1, 2, 3)),
-            lives=random.randint(1, 4),
-            life_seconds=random.choice((1.0, 4.0, 9.0)),
-            segment_bytes=random.choice((1_000, 3_000, 20_000)),
-            index_interval_bytes=random.choice((1, 150, 1_000)),
-            retention_ms=random.choice((-1, -1, 5_000)),
-            retention_bytes=random.choice((-1, -1, 4_000)),
-            timeout_seconds=random.choice((0.2, 5.0)),
-            sync_seconds=random.choice((0.001, 0.02, 0.5)),
-            cold_reads=random.choice((0.0, 0.3, 1.0)),
-            deletes=random.random() < 0.4,
-            fills_up=random.random() < 0.3,
-            sync_fails=random.random() < 0.3,
-            open_files_max=random.choice((3, 3, 7)),
-            runs_out_of_files=random.random() < 0.3,
-        )
+SWAP_CALLS_MAX = 40
 
 
 class World:
@@ -91,10 +52,14 @@ class World:
         self._now = 0.0
         self._fate = self.random("fate")
         topics = [f"topic{number}" for number in range(self.choices.partitions)]
-        self.histories = {topic: History(topic) for topic in topics}
+        self.histories = {topic: self._history(number, topic) for number, topic in enumerate(topics)}
         self.producers = [
             SimProducer(
-                10 * number + kind, topic, self.random(f"producer {topic} {kind}"), idempotent=kind < 2
+                10 * number + kind,
+                topic,
+                self.random(f"producer {topic} {kind}"),
+                idempotent=kind < 2,
+                keyed=self.choices.is_compacted(number),
             )
             for number, topic in enumerate(topics)
             for kind in range(3)
@@ -107,6 +72,15 @@ class World:
         ]
         self.disk.mount().make_folder("disk")
         self.disk.root.sync()
+
+    def _history(self, number: int, topic: str) -> History:
+        if not self.choices.is_compacted(number):
+            return History(topic)
+        return CompactedHistory(topic, Setting(self.disk, self.wall_ms, self.choices.delete_retention_ms))
+
+    def wall_ms(self) -> int:
+        """As of the last event."""
+        return WALL_BEGINS_MS + int(self._now * 1000)
 
     def random(self, purpose: str) -> Random:
         """Each purpose has its own numbers, so that one more draw here changes nothing there."""
@@ -165,7 +139,8 @@ class World:
         for number, name in enumerate(self.histories):
             state = PartitionState(0, NODE, 1, (NODE,), (NODE,), 0, 1)
             topic_id = TopicId(bytes([number + 1]) * 16)
-            topics[name] = Topic(name, topic_id, False, WALL_BEGINS_MS, {}, (state,), 1)
+            overrides = self.choices.overrides(number)
+            topics[name] = Topic(name, topic_id, False, WALL_BEGINS_MS, overrides, (state,), 1)
         return ClusterImage(
             cluster_id="simulated",
             revision=1,
@@ -178,6 +153,7 @@ class World:
         base, choices = BrokerConfig.of(), self.choices
         return base._replace(
             log=base.log._replace(retention_check_ms=1_500),
+            cleaner=base.cleaner._replace(backoff_ms=300),
             topic_defaults=base.topic_defaults._replace(
                 flush_policy=choices.policy,
                 flush_ms=1_000,
@@ -243,6 +219,7 @@ class Life:
         workers = (SimWorker(self._loop, self._delay), SimWorker(self._loop, self._delay))
         self.storage = Storage(directory, world.config, workers, self.clock, Silence())
         self.storage.open(world.image())
+        self._compaction = self._make_compaction(directory, workers[1])
         opened = {topic: self.storage.partitions.find(topic, 0) for topic in world.histories}
         self._partitions = {topic: found for topic, found in opened.items() if found is not None}
         for topic, history in world.histories.items():
@@ -255,6 +232,30 @@ class Life:
                 settled.high_watermark == settled.log.log_end_offset, "recovery left a part unsafe"
             )
 
+    def _make_compaction(self, directory: DataDirectory, worker: SimWorker) -> Compaction:
+        random = self.world.random(f"cleaner {self._loop.time()}")
+        cleaner = SimCleaner(self._mount, SimWorker(self._loop, self._delay), random, self)
+        means = Means(directory, worker, self.clock, Silence())
+        compaction = Compaction(self.storage, lambda: self.world.config().cleaner, cleaner, means)
+        compaction.open()
+        return compaction
+
+    def before_swap(self) -> None:
+        """Many lives end during a swap, which by mere chance few would."""
+        disk = self.world.disk
+        if self._ending == "peace" or self._random.random() > 0.2:
+            return
+        if self._ending == "kill":
+            self._loop.call_later(2 * self._delay(), self._end)
+        elif self._ending != "stop":
+            disk.power_fails_at = disk.calls + self._random.randrange(1, SWAP_CALLS_MAX)
+
+    def after_swap(self) -> None:
+        for topic, history in self.world.histories.items():
+            if isinstance(history, CompactedHistory):
+                history.observe()
+                self.world.trace(f"cleaned {self._partitions[topic].log}")
+
     def _delay(self) -> float:
         return self._random.random() * self.world.choices.sync_seconds
 
@@ -262,6 +263,8 @@ class Life:
         self._tasks.start(self.storage.run(), "storage")
         self._tasks.start(self.storage.run_checkpoints(), "checkpoints")
         self._tasks.start(self.storage.run_retention(), "retention")
+        if self.world.choices.compacts:
+            self._tasks.start(self._compaction.run(), "compaction")
         for producer in self.world.producers:
             producer.reconnect()
             if self._ending != "peace":

@@ -29,6 +29,8 @@ START_SECONDS_MAX = 30
 STOP_SECONDS_MAX = 30
 ORIGIN = "the settings given to penstock.testing.broker"
 ON_A_FREE_PORT = {"listeners": "PLAINTEXT://127.0.0.1:0"}
+AT_ONCE = {"group.initial.rebalance.delay.ms": "0"}
+"""A service waits a while for the other members of a new group; a test knows who will come."""
 
 
 @contextmanager
@@ -168,7 +170,7 @@ def _configure(data_dir: str, settings: Mapping[str, Value]) -> "BrokerConfig":
     from penstock.config.setting import render
     from penstock.config.sources import load
 
-    sets = [f"{key}={render(value)}" for key, value in {**ON_A_FREE_PORT, **settings}.items()]
+    sets = [f"{key}={render(value)}" for key, value in {**ON_A_FREE_PORT, **AT_ONCE, **settings}.items()]
     return load({"data_dir": data_dir}, sets, sets_origin=ORIGIN)
 
 

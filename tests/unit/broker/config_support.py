@@ -101,7 +101,7 @@ class Inside(NamedTuple):
         image = await self.cluster.change(bump_leader_epochs)
         state = image.partition(*partition.name)
         assert state is not None
-        partition.leader_epoch = state.leader_epoch  # type: ignore[assignment]
+        partition.leader_epoch = state.leader_epoch  # type: ignore[assignment,misc]
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """A fetch that waits: when it looks again, what it costs, and that it lets go of everything."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
@@ -20,7 +21,7 @@ CONTEXT = RequestContext(ANONYMOUS, "PLAINTEXT", "peer", AllowEverything())
 
 class FakePartition:
     def __init__(self) -> None:
-        self.fetch_waits: dict[Any, None] = {}
+        self.fetch_waits: dict[Any, int] = {}
         self.shown_bytes = 0
         self.offline: object | None = None
 
@@ -29,8 +30,8 @@ class FakePartition:
         self.wake()
 
     def wake(self) -> None:
-        for wake in tuple(self.fetch_waits):
-            wake(self)
+        for wake, number in tuple(self.fetch_waits.items()):
+            wake(number)
 
 
 class FakeFetch:
@@ -42,6 +43,7 @@ class FakeFetch:
         self.watched = 0
         self.reads = 0
         self.has_error = False
+        self.moved: list[int] = []
 
     def limits(self, asked: Asked) -> Limits:
         return Limits(asked.bytes_max, asked.isolation_level, asked.replica_id)
@@ -52,14 +54,28 @@ class FakeFetch:
         gathered.has_error = self.has_error or any(each.offline for each in self.partitions)
         for entry, partition in zip(wanted, self.partitions, strict=True):
             gathered.size += partition.shown_bytes
-            gathered.results.append((entry, PartitionData(records=b"x" * partition.shown_bytes)))
+            gathered.answers.append(self.answer(entry.key.partition))
         return gathered
+
+    def gather_again(
+        self, wanted: list[Wanted], idle: Gathered, moved: Iterable[int], context: RequestContext
+    ) -> Gathered:
+        """Only those that moved."""
+        self.reads += 1
+        self.moved = sorted(moved)
+        gathered = Gathered(idle.limits)
+        gathered.answers = idle.answers.copy()
+        for number in self.moved:
+            gathered.has_error |= self.partitions[number].offline is not None
+            gathered.size += self.partitions[number].shown_bytes
+            gathered.answers[number] = self.answer(number)
+        return gathered
+
+    def answer(self, number: int) -> PartitionData:
+        return PartitionData(number, records=b"x" * self.partitions[number].shown_bytes)
 
     def gather_cold(self, progress: FetchInProgress) -> None:
         raise AssertionError("nothing is cold here")
-
-    def has_nothing_new(self, wanted: list[Wanted], context: RequestContext) -> bool:
-        return False
 
     def partitions_of(self, wanted: list[Wanted]) -> list[Partition]:
         return cast(list[Partition], self.partitions)
@@ -122,6 +138,32 @@ async def test_what_all_partitions_have_together_counts() -> None:
     assert len(replies) == 1
 
 
+async def test_only_partitions_that_have_more_are_looked_at_again() -> None:
+    fetch = FakeFetch(5)
+    replies = waiting(fetch.begin())
+    for number in (3, 1, 3):
+        fetch.partitions[number].shows(10)
+    await turn()
+    assert fetch.moved == [1, 3]
+    (topic,) = replies[0].responses
+    assert [(data.partition_index, data.records) for data in topic.partitions] == [
+        (0, b""),
+        (1, b"x" * 10),
+        (2, b""),
+        (3, b"x" * 20),
+        (4, b""),
+    ]
+
+
+async def test_what_came_too_little_is_not_missing_when_there_is_enough() -> None:
+    fetch = FakeFetch(3)
+    replies = waiting(fetch.begin(bytes_min=30))
+    for number in range(3):
+        fetch.partitions[number].shows(10)
+        await turn()
+    assert [len(bytes(data.records or b"")) for data in replies[0].responses[0].partitions] == [10, 10, 10]  # type: ignore[arg-type]
+
+
 async def test_a_partition_that_fails_answers_at_once() -> None:
     fetch = FakeFetch(2)
     replies = waiting(fetch.begin(bytes_min=1000))
@@ -136,7 +178,7 @@ async def test_when_the_time_is_up_whatever_is_there_is_sent() -> None:
     fetch = FakeFetch()
     answer = fetch.begin(wait_ms=5, bytes_min=1000)
     assert isinstance(answer, Later)
-    fetch.partitions[0].shown_bytes = 3
+    fetch.partitions[0].shows(3)
     replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     answer.then(replied.set_result)
     async with asyncio.timeout(5):

@@ -11,7 +11,8 @@ from penstock.broker.fetch_sessions import PartitionKey, Wanted
 from penstock.errors import CorruptData, ErrorCode
 from penstock.limits import BATCH_BYTES_MAX
 from penstock.log.reading import ColdRead, ColdResult, Found
-from penstock.protocol.messages.fetch import FetchPartition
+from penstock.protocol.compiler import encode
+from penstock.protocol.messages.fetch import FETCH, FetchPartition, PartitionData, ReadyPartitionData
 from penstock.security.access import ANONYMOUS, AllowEverything
 from penstock.types import NO_TOPIC_ID, Offset, TopicPartition
 
@@ -27,6 +28,7 @@ class ColdPartition:
     high_watermark = 10
     offline = None
     leader_epoch = 0
+    at_end: ReadyPartitionData | None = None
 
     def __init__(self) -> None:
         self.log = self
@@ -96,7 +98,7 @@ async def test_no_more_is_read_at_once_than_fits_however_little_each_asks_for(
         await turn()
         assert len(reading.device.under_way) <= 3
         reading.device.answers()
-    results = [(await fetch).results[0][1] for fetch in fetches]
+    results = [(await fetch).answers[0] for fetch in fetches]
     assert [data.records for data in results] == [DATA] * 8
 
 
@@ -117,6 +119,53 @@ async def test_damage_on_the_device_is_reported_and_answered_and_costs_no_memory
         fetch = reading.begin(2 * BATCH_BYTES_MAX)
         await turn()
         reading.device.under_way.pop(0).set_exception(CorruptData("a checksum"))
-        (_, data), *_ = (await fetch).results
+        data = (await fetch).answers[0]
         assert data.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert len(reading.damaged) == 5
+
+
+@pytest.mark.parametrize("version", range(FETCH.versions[0], FETCH.versions[1] + 1))
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_what_is_said_at_the_end_of_a_partition_is_made_once_and_said_right(
+    reading: Reading, version: int, isolation_level: int
+) -> None:
+    """Its bytes are those of the encoder, in every version that sends them."""
+    reading.partition.log_start_offset = 4
+    context = CONTEXT.for_request(version, "tests", frozenset())
+    wanted = [Wanted(KEY, FetchPartition(partition=0, fetch_offset=10, partition_max_bytes=100))]
+    limits = Limits(100, isolation_level, -1)
+    first, again = (reading.reads.gather(wanted, limits, context).answers[0] for _ in range(2))
+    expected = PartitionData(
+        0, 0, 10, 10, 4, aborted_transactions=[] if isolation_level else None, records=b""
+    )
+    is_flexible = FETCH.is_flexible(version)
+    assert (again is first) == is_flexible
+    if isinstance(first, ReadyPartitionData):
+        assert [first.encoded] == encode(PartitionData, version, is_flexible, expected)
+    assert encode(PartitionData, version, is_flexible, first) == encode(
+        PartitionData, version, is_flexible, expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "offset", "isolation_level"),
+    [("log_start_offset", 10, 0), ("high_watermark", 11, 0), ("", 10, 1)],
+)
+def test_what_was_said_is_not_said_when_it_is_no_longer_so(
+    reading: Reading, change: str, offset: int, isolation_level: int
+) -> None:
+    context = CONTEXT.for_request(16, "tests", frozenset())
+
+    def told(offset: int, isolation_level: int) -> PartitionData:
+        wanted = Wanted(KEY, FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=100))
+        return reading.reads.gather([wanted], Limits(100, isolation_level, -1), context).answers[0]
+
+    told(10, 0)
+    if change:
+        setattr(reading.partition, change, getattr(reading.partition, change) + 1)
+    data = told(offset, isolation_level)
+    assert (data.high_watermark, data.log_start_offset) == (
+        reading.partition.high_watermark,
+        reading.partition.log_start_offset,
+    )
+    assert (data.aborted_transactions is None) == (isolation_level == 0)

@@ -1,9 +1,12 @@
 """A request that is recalled instead of decoded is treated as any other."""
 
 from penstock.broker.context import RequestContext
+from penstock.broker.fetch_sessions import RecalledFetch
+from penstock.broker.quotas import NoQuotas
 from penstock.broker.router import Route, Router
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.frames import encode_request
+from penstock.protocol.messages.fetch import FETCH, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from penstock.protocol.messages.produce import (
     PRODUCE,
     PartitionProduceData,
@@ -12,6 +15,7 @@ from penstock.protocol.messages.produce import (
     TopicProduceData,
 )
 from penstock.security.access import AllowEverything
+from penstock.types import TopicId
 from tests.unit.broker.test_broker_connection import Client, Wiring
 
 RECORDS_BYTES = (200, 300, 400)
@@ -56,3 +60,25 @@ async def test_a_repeated_request_is_charged_for_all_of_its_bytes_and_may_be_thr
     assert asked == list(RECORDS_BYTES)
     assert quotas.charged == [len(frame) - 4 for frame in frames]
     assert not client.transport.reading
+
+
+async def test_what_a_connection_remembers_of_its_fetches_is_given_back_when_it_ends() -> None:
+    world = Wiring()
+    image = ClusterImage(cluster_id="c")
+    asked: list[FetchRequest] = []
+
+    def handle(request: FetchRequest, context: RequestContext) -> FetchResponse:
+        asked.append(request)
+        return FetchResponse()
+
+    world.shared.router = Router([Route(FETCH, handle)], AllowEverything(), NoQuotas(), lambda: image)
+    before = world.shared.fetches.free
+    client = Client(world)
+    partitions = [FetchPartition(number) for number in range(50)]
+    request = FetchRequest(topics=[FetchTopic("", TopicId(bytes(15) + b"7"), partitions)])
+    for _ in range(3):
+        client.receives(b"".join(encode_request(FETCH, 16, 1, "tests", request)))
+    assert [type(each) for each in asked] == [FetchRequest, RecalledFetch, RecalledFetch]
+    assert world.shared.fetches.free < before
+    client.leaves()
+    assert world.shared.fetches.free == before

@@ -46,7 +46,7 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(*settings: str) -> AsyncIterator[Serving]:
+async def serving(*settings: str, host: str | None = None) -> AsyncIterator[Serving]:
     config = load({"data_dir": "unused"}, ["listeners=PLAINTEXT://127.0.0.1:0", *settings])
     image = ClusterImage(cluster_id="c")
     router = Router((), AllowEverything(), NoQuotas(), lambda: image)
@@ -55,7 +55,8 @@ async def serving(*settings: str) -> AsyncIterator[Serving]:
     shared = Shared(router, tasks, bytearray(4096), 1000, 100_000, lambda name, bug: failures.append(name))
     lines = Lines()
     server = Server(shared, config.network, AllowEverything(), lines)
-    bound = await server.bind(config.listeners[0], None)
+    (listener,) = config.listeners
+    bound = await server.bind(listener._replace(host=host or listener.host), None)
     tasks.start(server.sweep(), "sweep")
     await server.serve()
     try:
@@ -125,3 +126,9 @@ async def test_a_taken_port_is_a_problem_of_the_configuration() -> None:
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
             async with serving(f"listeners=PLAINTEXT://127.0.0.1:{port}"):
                 pass
+
+
+async def test_a_host_that_nobody_knows_is_named_as_such() -> None:
+    with pytest.raises(ConfigError, match=r"cannot listen on no\.such\.invalid:0 .*: no such host\. Choose"):
+        async with serving(host="no.such.invalid"):
+            pass

@@ -112,8 +112,12 @@ ssl.truststore.type JKS
 unclean.leader.election.enable false
 group.consumer.assignors uniform,range
 group.consumer.heartbeat.interval.ms 5000
+group.consumer.max.heartbeat.interval.ms 15000
+group.consumer.max.session.timeout.ms 60000
 group.consumer.max.size 2147483647
 group.consumer.migration.policy bidirectional
+group.consumer.min.heartbeat.interval.ms 5000
+group.consumer.min.session.timeout.ms 45000
 group.consumer.session.timeout.ms 45000
 group.initial.rebalance.delay.ms 3000
 group.max.session.timeout.ms 1800000

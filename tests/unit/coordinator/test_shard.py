@@ -1,6 +1,8 @@
 """When a command's reply leaves, and what becomes of it when the disk does not cooperate."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from copy import copy
+from typing import Self
 
 from penstock.config.topic import FlushPolicy
 from penstock.coordinator.outcome import Now, Outcome, Pending, Reply, StateRecord
@@ -20,6 +22,15 @@ class Counters:
         self.values: dict[bytes, bytes] = {}
         self.parked_clients: list[Pending] = []
         self.alarm: float | None = None
+        self.takes_writes = True
+
+    def while_full(self) -> Self:
+        view = copy(self)
+        view.takes_writes = False
+        return view
+
+    def unreadable(self) -> Sequence[str]:
+        return ()
 
     def replay(self, record: StateRecord, timestamp_ms: int) -> None:
         if record.value is None:
@@ -46,6 +57,8 @@ class TestShell:
 
     def __init__(self) -> None:
         self.failures: list[Exception] = []
+        self.unanswered_because: list[Exception] = []
+        self.too_large_bytes: list[int] = []
         self.dues: list[float | None] = []
 
     def now(self) -> Now:
@@ -56,6 +69,12 @@ class TestShell:
 
     def broken(self, reason: Exception) -> None:
         self.failures.append(reason)
+
+    def too_large(self, size_bytes: int, records: int, limit_bytes: int) -> None:
+        self.too_large_bytes.append(size_bytes)
+
+    def unanswered(self, reason: Exception) -> None:
+        self.unanswered_because.append(reason)
 
 
 class Client:
@@ -74,6 +93,8 @@ def active(partition: Partition) -> tuple[Shard[Counters], TestShell]:
 
 def put(shard: Shard[Counters], key: bytes, value: bytes, client: Client) -> None:
     def command(state: Counters, now: Now) -> Outcome:
+        if not state.takes_writes:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         seen = dict(state.values)
         return Outcome([StateRecord(key, value)], [Reply(client.pending, seen)])
 

@@ -24,6 +24,18 @@ def test_a_deadline_that_moves_later_expires_only_then() -> None:
     assert timers.take_expired(10.0) == ["session"]
 
 
+def test_what_is_not_looked_at_stays_due_and_may_still_be_put_off() -> None:
+    timers: Timers[int] = Timers()
+    for number in range(5):
+        timers.set(number, float(number))
+    assert timers.take_expired(10.0, 2) == [0, 1]
+    assert timers.due() == 2.0
+    timers.set(3, 20.0)
+    assert timers.take_expired(10.0, 2) == [2]
+    assert timers.take_expired(10.0, 2) == [4]
+    assert timers.due() == 20.0
+
+
 def test_a_cancelled_timer_never_expires_and_is_not_waited_for() -> None:
     timers: Timers[str] = Timers()
     timers.set("session", 1.0)

@@ -278,6 +278,8 @@ def check(world: World) -> None:
     assert (group.leader in members) == bool(members)
     weight = sum(member.weight_bytes for member in members.values()) + sum(map(len, group.pending_members))
     assert group.weight_bytes == weight
+    assert group.member_bytes == sum(member.kept_bytes for member in members.values())
+    assert group.held_bytes == sum(len(member.held) for member in members.values())
     support: dict[str, int] = {}
     for member in members.values():
         for name in member.names():

@@ -11,7 +11,7 @@ from penstock.groups.classic_group import ClassicGroup
 from penstock.groups.classic_join import Asking
 from penstock.groups.classic_rebalance import CLASSIC_TIMERS
 from penstock.groups.consumer_assignment import EMPTY, Assignment, is_within, joined, read
-from penstock.groups.consumer_group import CONSUMER_KEYS, ConsumerGroup
+from penstock.groups.consumer_group import _HELD_TOPIC_BYTES, CONSUMER_KEYS, ConsumerGroup
 from penstock.groups.consumer_heartbeat import Caller, heartbeat
 from penstock.groups.consumer_leave import expire
 from penstock.groups.consumer_timers import CONSUMER_TIMERS, SESSION, loaded, topics_changed
@@ -106,6 +106,8 @@ class World:
     def __init__(self, *topics: Topic, **consumer: Any) -> None:
         self.config = config(**consumer)
         self.topics = Topics({each.name: each for each in topics}, {each.id: each for each in topics})
+        self.overrides: dict[str, str] = {}
+        """The settings of the group."""
         self.monotonic = 1_000.0
         self.drawn = 0
         self.log: list[tuple[StateRecord, int]] = []
@@ -115,7 +117,9 @@ class World:
         self.surroundings = self._new_surroundings()
 
     def _new_surroundings(self) -> Surroundings:
-        return Surroundings(lambda: self.config, lambda: self.topics, self._draw)
+        surroundings = Surroundings(lambda: self.config, lambda: self.topics, self._draw)
+        surroundings.overrides_of = lambda group_id: self.overrides if group_id == GROUP else {}
+        return surroundings
 
     def _draw(self) -> str:
         self.drawn += 1
@@ -303,7 +307,8 @@ class Asked:
 
 def _image(group: Group | None) -> Any:
     if isinstance(group, ConsumerGroup):
-        return {name: _copied(getattr(group, name)) for name in group.__slots__ if name != "rebalances"}
+        image = {name: _copied(getattr(group, name)) for name in group.__slots__ if name != "rebalances"}
+        return {**image, "subscribed": tuple(map(_copied, group.subscribed.durable()))}
     return None if group is None else (group.snapshot(), dict(group.joining), dict(group.syncing))
 
 
@@ -331,6 +336,21 @@ def check(world: World) -> None:
     sessions = {TimerKey(SESSION, GROUP, member_id) for member_id in group.members}
     assert sessions <= timers, "every member has a session"
     check_held_once(group)
+    check_sums(group)
+
+
+def check_sums(group: ConsumerGroup) -> None:
+    """What is kept as a sum is what it would be if it were added up now."""
+    about = [member.about for member in group.members.values()]
+    assert group.member_bytes == sum(member.about.kept_bytes(name) for name, member in group.members.items())
+    everybody = {**group.members, **group.target}
+    assert group.assignment_bytes == sum(map(group._weigh, everybody))
+    holders = sum(_HELD_TOPIC_BYTES + each.__sizeof__() for each in group.holders.values())
+    assert group.holder_bytes == holders
+    topics = {name for each in about for name in each.subscription.names}
+    used = {each.subscription.regex for each in about}
+    topics.update(*(known.topics for regex, known in group.regexes.items() if regex in used))
+    assert group.subscribed_topics == topics
 
 
 def check_held_once(group: ConsumerGroup) -> None:

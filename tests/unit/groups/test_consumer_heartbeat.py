@@ -168,6 +168,12 @@ def test_a_member_reports_sooner_while_partitions_change_hands() -> None:
     assert second.interval_ms == REBALANCING_MS
     settle((first, second))
     assert first.interval_ms == second.interval_ms == HEARTBEAT_MS
+    world.overrides = {"consumer.heartbeat.interval.ms": "7000"}
+    first.beat()
+    assert first.interval_ms == 7_000
+    world.overrides = {}
+    first.beat()
+    assert first.interval_ms == HEARTBEAT_MS
 
 
 def test_a_member_reports_sooner_while_others_have_to_move() -> None:

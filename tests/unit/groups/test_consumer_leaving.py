@@ -64,6 +64,18 @@ def test_a_silent_member_is_gone_when_its_session_ends() -> None:
     assert second.beat() == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_the_groups_own_session_counts_from_the_next_heartbeat_on() -> None:
+    world = World(topic("a", 2))
+    member = Member(world, "m")
+    member.beat()
+    world.overrides = {"consumer.session.timeout.ms": "3000"}
+    world.advance(4)
+    member.beat()
+    assert not world.group.is_empty
+    world.advance(3)
+    assert world.group.is_empty
+
+
 def test_members_that_fall_silent_together_are_gone_together() -> None:
     world, _, _ = pair()
     epoch = world.group.epoch

@@ -56,6 +56,19 @@ def test_a_topic_that_is_made_later_is_found() -> None:
     assert read == [{0}, {0}]
 
 
+def test_a_topic_that_is_deleted_is_subscribed_to_no_longer() -> None:
+    world = World(topic("logs-1", 1), topic("logs-2", 1))
+    first, second = subscribing(world, "1", "logs-.*"), subscribing(world, "2", ".*", "logs-2")
+    settle((first, second))
+    assert world.group.subscribed_topics == {"logs-1", "logs-2"}
+    world.set_topics(topic("logs-2", 1), topic("other", 1))
+    settle((first, second))
+    assert world.group.subscribed_topics == {"logs-2", "other"}
+    second.leave()
+    settle((first,))
+    assert world.group.subscribed_topics == {"logs-2"}
+
+
 def test_an_expression_that_matches_nothing_new_begins_no_epoch() -> None:
     world = World(topic("logs-1", 1))
     member = subscribing(world, "m", "logs-.*")
@@ -104,6 +117,21 @@ def test_with_many_topics_an_expression_is_resolved_in_turns(monkeypatch: pytest
     settle((member,), 10)
     assert len(member.owned) == 50
     assert not world.group.resolving
+
+
+def test_a_topic_that_is_created_while_an_expression_is_resolved_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(regexes, "_TURN_UNITS_MAX", 50_000)
+    topics = [topic(f"logs-{number}", 1) for number in range(50)]
+    world = World(*topics)
+    member = subscribing(world, "m", "logs-.*")
+    member.beat()
+    assert world.group.resolving
+    world.set_topics(*topics, topic("logs-late", 1))
+    settle((member,), 12)
+    assert member.partitions("logs-late") == {0}
+    assert len(member.owned) == 51
 
 
 def test_a_resolution_that_nobody_waits_for_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,79 @@ def test_classic_members_go_on_reading_what_they_keep() -> None:
     assert first.beat() == second.beat() == ErrorCode.NONE
 
 
+def test_a_rebalance_that_was_interrupted_gives_nobody_what_others_still_read() -> None:
+    world = World(topic("a", 8))
+    first, second = classic_pair(world)
+    third = Classic(world, "3")
+    third.join()
+    first.join()
+    second.join()
+    third.learn()
+    assert str(world.classic.state) == "CompletingRebalance"
+    Classic(world, "4").join()
+    assert str(world.classic.state) == "PreparingRebalance"
+    newcomer = Member(world, "new")
+    newcomer.beat()
+    third.join()
+    third.sync()
+    assert newcomer.partitions()
+    assert not (newcomer.partitions() | third.partitions()) & (first.partitions() | second.partitions())
+
+
+def test_a_static_member_that_missed_a_rebalance_keeps_what_it_reads() -> None:
+    world = World(topic("a", 4))
+    first, second = classic_pair(world, first="i1")
+    third = Classic(world, "3")
+    third.join()
+    second.join()
+    for _ in range(REBALANCE_MS // 5_000):
+        first.beat()
+        world.advance(5)
+    assert world.classic.state is ClassicState.COMPLETING
+    Classic(world, "4").join()
+    newcomer = Member(world, "new")
+    newcomer.beat()
+    third.join()
+    third.sync()
+    assert first.partitions() == {0, 1}
+    assert not (newcomer.partitions() | third.partitions()) & first.partitions()
+
+
+def test_what_a_cooperative_member_has_not_yet_given_up_is_given_to_nobody() -> None:
+    world = World(topic("a", 4))
+    first, second = classic_pair(world)
+    third = Classic(world, "3")
+    third.join()
+    first.join()
+    second.join()
+    for member in (first, second, third):
+        member.learn()
+    shares = {
+        first.member_id: assignment(a={0}),
+        second.member_id: assignment(a={2}),
+        third.member_id: assignment(),
+    }
+    leader = next(each for each in (first, second, third) if each.member_id == world.classic.leader)
+    asked = world.sync_classic(leader.member_id, leader.generation, shares)
+    assert asked.pending.is_answered
+    assert world.classic.state is ClassicState.STABLE
+    newcomer = Member(world, "new")
+    newcomer.beat()
+    third.join()
+    third.sync()
+    assert first.partitions() | second.partitions() == {0, 1, 2, 3}
+    assert not newcomer.partitions() | third.partitions()
+
+
+def test_a_static_member_that_changes_its_protocol_before_anything_was_divided_gets_its_share() -> None:
+    world = World(topic("a", 4))
+    assert not Classic(world, "c", "i1").join().pending.is_answered
+    moved = Member(world, "m", "i1")
+    settle((moved,))
+    assert moved.epoch > 0
+    assert moved.partitions() == {0, 1, 2, 3}
+
+
 def test_whoever_waits_in_the_classic_group_is_told_to_join_again() -> None:
     world = World(topic("a", 4))
     first, second = classic_pair(world)
@@ -439,6 +512,32 @@ def test_a_static_member_of_the_new_protocol_goes_back_while_others_do_not() -> 
     assert moved.beat() == ErrorCode.FENCED_INSTANCE_ID
 
 
+def test_what_members_read_is_theirs_when_the_group_goes_back_and_forth() -> None:
+    world = World(topic("a", 4))
+    first, second = classic_pair(world)
+    passing = Member(world, "passing")
+    passing.beat()
+    passing.leave()
+    assert world.classic.state is ClassicState.PREPARING
+    newcomer = Member(world, "new")
+    newcomer.beat()
+    assert first.partitions() | second.partitions() == {0, 1, 2, 3}
+    assert not newcomer.partitions()
+
+
+def test_a_group_that_went_back_gathers_even_if_the_broker_restarts_before_it_could() -> None:
+    world = World(topic("a", 4))
+    other = Member(world, "m")
+    other.beat()
+    classic = Classic(world, "c")
+    classic.join()
+    classic.sync()
+    other.leave()
+    world.restart()
+    assert classic.beat() is ErrorCode.REBALANCE_IN_PROGRESS
+    assert world.classic.state is ClassicState.PREPARING
+
+
 def test_an_empty_consumer_group_becomes_a_classic_group_freely() -> None:
     world = World(topic("a", 4), upgrade_allowed=False, downgrade_allowed=False)
     member = Member(world, "m")
@@ -449,4 +548,20 @@ def test_an_empty_consumer_group_becomes_a_classic_group_freely() -> None:
     world.advance(1)
     newcomer.learn()
     assert world.classic.state is ClassicState.COMPLETING
-    assert world.rebuilt() is None
+
+
+def test_an_emptied_group_that_nobody_joins_stays_empty_since_its_last_member_left() -> None:
+    world = World(topic("a", 4))
+    member = Member(world, "m")
+    member.beat()
+    member.leave()
+    left_ms, epoch = world.now.wall_ms, world.group.epoch
+    world.advance(100)
+    asked = world.join_classic("c")
+    assert asked.code is ErrorCode.MEMBER_ID_REQUIRED
+    world.advance(1_000)
+    world.restart()
+    assert world.classic.is_empty
+    assert world.classic.current_state_timestamp_ms == left_ms
+    assert world.classic.protocol_type == "consumer"
+    assert world.classic.generation == epoch

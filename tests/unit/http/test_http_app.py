@@ -7,12 +7,13 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from penstock.broker.coordination import Troubles
 from penstock.broker.group_reports import GroupReport, PartitionReport, Survey
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.lag import LogSpan, lag_of, totals_of
 from penstock.groups.status import GroupStatus, RebalanceStatus
 from penstock.http.groups import GroupPages
-from penstock.http.metrics import group_metrics
+from penstock.http.metrics import group_metrics, trouble_metrics
 from penstock.http.prometheus import lines
 from penstock.http.refusals import refusals_as_json
 from penstock.types import Offset, TopicPartition
@@ -63,6 +64,14 @@ def test_what_was_left_out_is_counted() -> None:
     assert "\npenstock_groups 7\n" in text
     assert "\npenstock_groups_left_out 7\n" in text
     assert "\npenstock_coordinators_loading 2\n" in text
+
+
+def test_the_troubles_of_coordinators_are_counted() -> None:
+    text = "".join(lines(trouble_metrics(Troubles(unreadable=1, full=2, unanswered=3, too_large=4))))
+    assert "\npenstock_coordinator_records_unreadable 1\n" in text
+    assert "\npenstock_coordinators_full 2\n" in text
+    assert "\npenstock_coordinator_answers_failed_total 3\n" in text
+    assert "\npenstock_coordinator_decisions_too_large_total 4\n" in text
 
 
 def test_a_group_has_series_for_its_lag_and_for_its_rebalances() -> None:

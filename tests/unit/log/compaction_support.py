@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from penstock.limits import DECOMPRESSED_BYTES_MAX, LONG_MAX
 from penstock.log.cleaning import clean
-from penstock.log.cleaning_job import Cleaned, Job
+from penstock.log.cleaning_job import Cleaned, Job, Replacement
 from penstock.log.cleaning_plan import CleaningSetup, job_for, safe_end, segment_ages
 from penstock.log.compaction import CleaningPolicy, Dirt, measure_dirt
 from penstock.log.partition_log import PartitionLog
@@ -55,17 +55,25 @@ def job_of(
     clean_to: int | None = None,
     *,
     now_ms: int = NOW_MS,
+    trusted_ms: int | None = None,
     delete_retention_ms: int = 0,
     memory_bytes: int = PLENTY_BYTES,
 ) -> Job:
-    return job_for(log, dirt_of(log, clean_to), CleaningSetup(now_ms, delete_retention_ms, memory_bytes))
+    trusted = now_ms if trusted_ms is None else trusted_ms
+    setup = CleaningSetup(now_ms, trusted, delete_retention_ms, memory_bytes)
+    return job_for(log, dirt_of(log, clean_to), setup)
 
 
 def compact(log: PartitionLog, job: Job) -> Cleaned:
     """One cleaning and all of its swaps."""
-    cleaned = clean(log.disk, job)
-    for replacement in cleaned.replacements:
-        assert replaced_segments(log, replacement)
-        decide(log.disk, log.folder, replacement)
-        tidy(log.disk, take_over(log, replacement))
-    return cleaned
+    for step in clean(log.disk, job):
+        if isinstance(step, Cleaned):
+            return step
+        swap(log, step)
+    raise AssertionError("a cleaning says when it is done")
+
+
+def swap(log: PartitionLog, replacement: Replacement) -> None:
+    assert replaced_segments(log, replacement)
+    decide(log.disk, log.folder, replacement)
+    tidy(log.disk, take_over(log, replacement))

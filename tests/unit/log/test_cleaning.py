@@ -3,13 +3,17 @@
 import pytest
 
 from penstock.errors import ConfigError, CorruptData
+from penstock.limits import LONG_MAX
 from penstock.log.cleaning import clean
+from penstock.log.cleaning_job import Cleaned
 from penstock.log.partition_log import PartitionLog
-from penstock.protocol.batches import DELETE_HORIZON_BIT, parse_header
+from penstock.log.reading import ColdRead
+from penstock.protocol.batches import DELETE_HORIZON_BIT, HEADER, HEADER_BYTES, parse_header, seal_in_place
 from penstock.protocol.compression import Codec
-from penstock.protocol.records import Record
+from penstock.protocol.records import Record, build_batch
 from penstock.sim.disk import Mount
-from tests.unit.log.compaction_support import Put, compact, dirt_of, job_of, put, records_of
+from penstock.types import LeaderEpoch, Offset
+from tests.unit.log.compaction_support import Put, compact, dirt_of, job_of, put, read_records, records_of
 from tests.unit.log.log_support import NOW_MS, batches, checkpoint, flip, new_disk, new_log, read, reopened
 
 DAY_MS = 86_400_000
@@ -57,7 +61,8 @@ def test_batches_of_which_nothing_goes_are_the_same_bytes(log: PartitionLog) -> 
 
 def test_a_log_without_anything_to_remove_is_not_rewritten(log: PartitionLog) -> None:
     settled(log, [Put(b"a", b"1")], [Put(b"b", b"2")])
-    assert compact(log, job_of(log)).replacements == []
+    (step,) = clean(log.disk, job_of(log))
+    assert isinstance(step, Cleaned)
 
 
 def test_gaps_become_one_empty_batch_and_stay_one(log: PartitionLog) -> None:
@@ -101,6 +106,58 @@ def test_a_tombstone_stays_until_its_horizon_and_then_goes(log: PartitionLog) ->
     compact(log, job_of(log, 5, now_ms=NOW_MS + DAY_MS, delete_retention_ms=5 * DAY_MS))
     assert (b"a", None) not in values(log)
     assert written[2] in records_of(log), "with its own time, though the batch has another"
+
+
+def test_a_tombstone_goes_by_the_time_that_is_trusted_and_gets_its_horizon_by_the_later_one(
+    log: PartitionLog,
+) -> None:
+    settled(log, [Put(b"a", None, NOW_MS)], [Put(b"z", b"")])
+    compact(log, job_of(log, now_ms=NOW_MS - 400 * DAY_MS, delete_retention_ms=DAY_MS))
+    assert parse_header(batches(log)[0]).base_timestamp == NOW_MS + DAY_MS, "the clock was behind the record"
+    settled(log, [Put(b"z", b"2")])
+    compact(log, job_of(log, 2, now_ms=NOW_MS + 9 * DAY_MS, trusted_ms=NOW_MS, delete_retention_ms=DAY_MS))
+    assert (b"a", None) in values(log)
+    settled(log, [Put(b"z", b"3")])
+    compact(log, job_of(log, 3, now_ms=NOW_MS, trusted_ms=NOW_MS + DAY_MS, delete_retention_ms=DAY_MS))
+    assert (b"a", None) not in values(log)
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "time_ms"), [(LONG_MAX, NOW_MS), (DAY_MS, LONG_MAX), (LONG_MAX, -1)]
+)
+def test_a_tombstone_whose_time_never_ends_stays_for_ever(
+    log: PartitionLog, retention_ms: int, time_ms: int
+) -> None:
+    written = settled(log, [Put(b"a", b"1")], [Put(b"b", b"", NOW_MS), Put(b"a", None, time_ms)])
+    compact(log, job_of(log, delete_retention_ms=retention_ms))
+    assert records_of(log) == written[1:]
+    header = parse_header(batches(log)[1])
+    assert header.attributes & DELETE_HORIZON_BIT
+    assert header.base_timestamp == LONG_MAX
+    settled(log, [Put(b"z", b"2")])
+    compact(log, job_of(log, 3, now_ms=NOW_MS + 10_000 * DAY_MS, delete_retention_ms=DAY_MS))
+    assert written[2] in records_of(log)
+
+
+def test_a_batch_whose_times_are_too_far_from_the_horizon_is_cleaned_and_keeps_its_tombstone(
+    log: PartitionLog,
+) -> None:
+    written = settled(log, [Put(b"x", b"1", -(2**62)), Put(b"a", None), Put(b"b", b"", -(2**62))])
+    settled(log, [Put(b"x", b"2")])
+    compact(log, job_of(log, delete_retention_ms=LONG_MAX))
+    assert records_of(log)[:2] == written[1:]
+    assert not parse_header(batches(log)[0]).attributes & DELETE_HORIZON_BIT
+
+
+def test_times_that_no_batch_can_say_do_not_end_the_cleaning(log: PartitionLog) -> None:
+    batch = bytearray(build_batch([Record(Offset(0), NOW_MS + at, b"%d" % at, b"") for at in range(3)]))
+    HEADER.pack_into(batch, 0, *parse_header(batch)._replace(base_timestamp=LONG_MAX))
+    seal_in_place(batch)
+    log.append(batch, parse_header(batch), LeaderEpoch(1))
+    settled(log, [Put(b"1", b"newer")])
+    assert compact(log, job_of(log)).records_removed == 1
+    header = parse_header(batches(log)[0])
+    assert (header.record_count, header.max_timestamp) == (2, LONG_MAX)
 
 
 def test_a_tombstone_takes_with_it_what_was_cleaned_before(log: PartitionLog) -> None:
@@ -182,7 +239,7 @@ def test_a_gap_longer_than_what_can_be_noted_is_passed(log: PartitionLog) -> Non
 def test_a_batch_that_does_not_fit_the_memory_is_said(log: PartitionLog) -> None:
     settled(log, [Put(b"%d" % number, b"") for number in range(20)])
     with pytest.raises(ConfigError, match=r"log\.cleaner\.dedupe\.buffer\.size = 80 is too small"):
-        clean(log.disk, job_of(log, memory_bytes=80))
+        next(clean(log.disk, job_of(log, memory_bytes=80)))
 
 
 @pytest.mark.parametrize("position", [3, 20, 65])
@@ -191,10 +248,87 @@ def test_damage_ends_the_cleaning_and_changes_nothing(disk: Mount, log: Partitio
     flip(disk, log.segments[0].path(), position)
     names = [name for name in disk.list_folder(log.folder) if name.endswith(".log")]
     with pytest.raises(CorruptData, match=r"00000000000000000000\.log at 0"):
-        clean(log.disk, job_of(log))
+        next(clean(log.disk, job_of(log)))
     left = disk.list_folder(log.folder)
     assert [name for name in left if name.endswith(".log")] == names
     assert not [name for name in left if name.endswith(".swap")]
+
+
+def append_body(log: PartitionLog, body: bytes, records: int = 1) -> bytes:
+    """A batch with a checksum that holds, whatever is in it. Topics that are not compacted take it."""
+    like = build_batch([Record(Offset(0), NOW_MS, b"x", b"") for _ in range(records)])
+    batch = bytearray(like[:HEADER_BYTES] + body)
+    HEADER.pack_into(batch, 0, *parse_header(like)._replace(batch_length=len(batch) - 12))
+    seal_in_place(batch)
+    log.append(batch, parse_header(batch), LeaderEpoch(1))
+    return bytes(batch)
+
+
+TIME_OF_ELEVEN_BYTES = b"\0" + b"\x80" * 10 + b"\0"
+UNREADABLE = {
+    "garbage": (b"\xff" * 30, 1),
+    "cut short": (b"\x10\0\0\0", 1),
+    "an impossible time": (
+        b"".join(
+            bytes((2 * len(record),)) + record
+            for record in (TIME_OF_ELEVEN_BYTES + b"\0\2k\0\0", TIME_OF_ELEVEN_BYTES + b"\2\2l\0\0")
+        ),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_a_batch_that_cannot_be_opened_stays_whole_and_the_rest_is_cleaned(
+    disk: Mount, log: PartitionLog, what: str
+) -> None:
+    settled(log, [Put(b"k", b"1")], [Put(b"k", b"2")])
+    unreadable = append_body(log, *UNREADABLE[what])
+    settled(log, [Put(b"k", b"3")], [Put(b"k", b"4")])
+    end = log.log_end_offset
+    cleaned = compact(log, job_of(log))
+    assert (cleaned.unopened, cleaned.first_unopened, cleaned.end_offset) == (1, 2, end)
+    assert cleaned.records_removed == 3
+    settled(log, [Put(b"k", b"5")])
+    cleaned = compact(log, job_of(log, end))
+    assert (cleaned.unopened, cleaned.first_unopened) == (1, 2), "it lies in the clean part now"
+    found = batches(log)
+    records = parse_header(unreadable).record_count
+    assert [parse_header(batch).record_count for batch in found] == [0, records, 0, 1]
+    assert found[1][16:] == unreadable[16:]
+    assert read_records(found[-1])[0].value == b"5"
+    log.close()
+    assert batches(reopened(disk).log) == found
+
+
+def test_a_view_of_a_segment_that_was_rewritten_is_not_current_though_its_size_is_the_same(
+    log: PartitionLog,
+) -> None:
+    settled(log, [Put(b"k", b"v")], [Put(b"k", None)])
+    log.segments[0].forget_indexes()
+    before = log.view(log.segments[0])
+    read = ColdRead(before, Offset(0), Offset(2), 1000, at_least_one=True)
+    result = read.run()
+    assert log.is_current(before)
+    compact(log, job_of(log, delete_retention_ms=LONG_MAX))
+    assert (log.segments[0].base_offset, log.segments[0].size_bytes) == (0, before.size_bytes)
+    assert not log.is_current(before)
+    log.keep_indexes(read, result)
+    assert not log.segments[0].has_index, "they are the old one's"
+    after = log.view(log.segments[0])
+    assert log.is_current(after)
+    settled(log, [Put(b"k", b"v")])
+    compact(log, job_of(log, 2, delete_retention_ms=LONG_MAX))
+    assert not log.is_current(after)
+
+
+def test_a_view_stays_current_while_its_segment_grows_and_is_closed(log: PartitionLog) -> None:
+    put(log, [Put(b"k", b"v")])
+    view = log.view(log.active)
+    settled(log, [Put(b"k", b"v")])
+    assert log.is_current(view)
+    log.drop_segments(1)
+    assert not log.is_current(view)
 
 
 def test_what_was_read_before_is_not_read_again_from_segments_that_are_gone(log: PartitionLog) -> None:

@@ -9,11 +9,11 @@ from penstock.log.compaction import (
     GroupLimits,
     Piece,
     SegmentAge,
-    dirtiest,
     group_segments,
     is_worth_cleaning,
     measure_dirt,
     must_roll,
+    ranked,
 )
 from penstock.types import NO_TIMESTAMP, Offset
 
@@ -104,9 +104,8 @@ def test_the_dirtiest_log_comes_first_and_an_overdue_one_before_it() -> None:
     half = Dirt(Offset(0), Offset(10), 100, 100, is_overdue=False)
     most = half._replace(dirty_bytes=900)
     late = half._replace(dirty_bytes=1, is_overdue=True)
-    assert dirtiest([("half", half), ("most", most)]) == ("most", most)
-    assert dirtiest([("most", most), ("late", late)]) == ("late", late)
-    assert dirtiest([]) is None
+    logs = [("half", half), ("most", most), ("late", late), ("other half", half)]
+    assert [name for name, _ in ranked(logs)] == ["late", "most", "half", "other half"]
 
 
 def pieces(*sizes: int, span: int = 10) -> list[Piece]:

@@ -8,6 +8,7 @@ from penstock.errors import CorruptData
 from penstock.metadata.keys import (
     BrokerConfigKey,
     BrokerKey,
+    GroupConfigKey,
     Keys,
     PartitionKey,
     ProducerIdsKey,
@@ -28,6 +29,7 @@ def test_the_layout_is_as_documented() -> None:
     assert KEYS.broker(3) == "/penstock/cluster-1/brokers/3"
     assert KEYS.broker_config(3) == "/penstock/cluster-1/configs/broker/3"
     assert KEYS.broker_config(None) == "/penstock/cluster-1/configs/broker/default"
+    assert KEYS.group_config("a/b") == "/penstock/cluster-1/configs/group/a%2Fb"
     assert KEYS.producer_ids == "/penstock/cluster-1/producer_ids/next_block"
 
 
@@ -56,12 +58,13 @@ def test_the_other_keys_read_back() -> None:
     assert KEYS.parse(KEYS.broker(7)) == BrokerKey(7)
     assert KEYS.parse(KEYS.broker_config(7)) == BrokerConfigKey(7)
     assert KEYS.parse(KEYS.broker_config(None)) == BrokerConfigKey(None)
+    assert KEYS.parse(KEYS.group_config("a/b ü")) == GroupConfigKey("a/b ü")
     assert KEYS.parse(KEYS.producer_ids) == ProducerIdsKey()
 
 
 def test_keys_of_other_parts_are_passed_over() -> None:
     assert KEYS.parse(KEYS.prefix + "users/alice") is None
-    assert KEYS.parse(KEYS.prefix + "configs/group/g") is None
+    assert KEYS.parse(KEYS.prefix + "configs/user/u") is None
 
 
 @pytest.mark.parametrize(

@@ -115,10 +115,10 @@ def test_after_a_failed_sync_nothing_is_written_and_what_was_safe_is_read() -> N
 
 def test_a_damaged_partition_refuses_everything_and_wakes_who_waits() -> None:
     partition = partition_on(new_disk())
-    woken: list[Partition] = []
-    partition.fetch_waits[woken.append] = None
+    woken: list[int] = []
+    partition.fetch_waits[woken.append] = 7
     partition.go_offline("damaged")
-    assert woken == [partition]
+    assert woken == [7]
     assert refusal(append, partition) is ErrorCode.KAFKA_STORAGE_ERROR
     assert refusal(read, partition, 0) is ErrorCode.KAFKA_STORAGE_ERROR
 

@@ -1,6 +1,7 @@
 """penstock.testing as its users meet it."""
 
 import logging
+import os
 import sys
 import tempfile
 import threading
@@ -9,6 +10,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
 
 from penstock.errors import ConfigError, StorageFailed
 from penstock.testing import Broker, broker
@@ -44,6 +50,19 @@ def test_a_client_can_use_it() -> None:
     with broker() as running:
         send(running, b"hello")
         assert offsets(running) == (0, 1)
+
+
+def test_what_it_stores_is_not_open_to_everybody(tmp_path: Path) -> None:
+    """Although the process it is in may let everybody read its files."""
+    before = os.umask(0o022)
+    try:
+        with broker(tmp_path / "data") as running:
+            send(running, b"hello")
+            paths = [running.data_dir, *running.data_dir.rglob("*")]
+            assert {"metadata.sqlite", "metadata.sqlite-wal"} <= {path.name for path in paths}
+            assert [path.name for path in paths if path.stat().st_mode & 0o007] == []
+    finally:
+        os.umask(before)
 
 
 def test_it_needs_no_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +111,17 @@ def test_settings_have_the_names_that_kafka_gives_them() -> None:
         topics = consumer.list_topics("orders", SECONDS_MAX).topics
         consumer.close()
     assert topics["orders"].error is not None, "not created by asking"
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown"), [({}, "0"), ({"group.initial.rebalance.delay.ms": 700}, "700")]
+)
+def test_new_groups_wait_for_nobody_unless_that_is_asked_for(settings: dict[str, int], shown: str) -> None:
+    with broker(**settings) as running:
+        admin = AdminClient({"bootstrap.servers": running.bootstrap})
+        resource = ConfigResource(ResourceType.BROKER, "1")
+        found = admin.describe_configs([resource])[resource].result(SECONDS_MAX)
+        assert found["group.initial.rebalance.delay.ms"].value == shown
 
 
 def test_two_at_once_know_nothing_of_each_other() -> None:

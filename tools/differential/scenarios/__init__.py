@@ -11,6 +11,7 @@ from tools.differential.scenarios import (
     group_members,
     group_offsets,
     group_rebalance,
+    group_settings,
     metadata,
     offsets,
     produce,
@@ -38,4 +39,5 @@ ALL = (
     *group_members.SCENARIOS,
     *group_rebalance.SCENARIOS,
     *group_consumer.SCENARIOS,
+    *group_settings.SCENARIOS,
 )

@@ -1,6 +1,6 @@
 """AlterConfigs: api key 33, versions 0 to 2.
 
-Replaces all settings of a topic, of this broker or of all brokers.
+Replaces all settings of a topic, of a group, of this broker or of all brokers.
 
 Behaviour
     What is not named goes back to its default; an empty list clears everything.
@@ -13,7 +13,8 @@ Versions
 Differs from Kafka
     A resource named twice is refused twice; Kafka 4.2 never answers such a request.
     A broker setting that nobody knows is refused; Kafka stores it.
-    Only topics and brokers have settings. At most 10,000 resources in one request.
+    Only topics, brokers and groups have settings, groups those of consumers.
+    At most 10,000 resources in one request.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from typing import NamedTuple
 from penstock.broker.cluster import Cluster
 from penstock.broker.config_resources import ConfigResource, Wanted, alter_resources
 from penstock.broker.context import RequestContext
-from penstock.config.alter import replace_broker, replace_topic
+from penstock.config.alter import replace_broker, replace_group, replace_topic
 from penstock.config.broker import BrokerConfig
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.alter_configs import (
@@ -63,6 +64,9 @@ class _Replacement(NamedTuple):
         self, current: Mapping[str, str], broker: BrokerConfig, *, cluster_wide: bool
     ) -> dict[str, str]:
         return replace_broker(self.entries, broker, cluster_wide=cluster_wide)
+
+    def of_group(self, current: Mapping[str, str], broker: BrokerConfig) -> dict[str, str]:
+        return replace_group(self.entries, broker)
 
 
 def _wanted(resource: AlterConfigsResource) -> Wanted:

@@ -9,13 +9,20 @@ Versions
     1  which protocol a member speaks
 Differs from Kafka
     A group that is named twice is answered once.
+    Groups that would make the reply too large are POLICY_VIOLATION.
 """
 
+from collections.abc import Coroutine
+from typing import Any, Final
+
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import GroupCoordinator, asking
+from penstock.broker.group_coordinator import GroupCoordinator, Question
+from penstock.broker.reply_room import ReplyRoom
 from penstock.broker.router import Later
+from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
 from penstock.groups.groups import Groups
+from penstock.limits import GROUPS_REPORTED_PER_TURN
 from penstock.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -23,33 +30,73 @@ from penstock.protocol.messages.consumer_group_describe import (
 )
 from penstock.security.access import GROUP_OPERATIONS, Operation, Resource, ResourceType
 
+_ENTRY_BYTES: Final = 500
+_TOPIC_BYTES: Final = 100
+_PARTITION_BYTES: Final = 12
+"""What a member, a topic and a partition take beside their names."""
+
 
 class ConsumerGroupDescribe:
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
-    def __call__(self, request: ConsumerGroupDescribeRequest, context: RequestContext) -> Later:
-        def describe(group_id: str, state: Groups) -> DescribedConsumerGroup:
-            if group_id in context.denied:
-                return _refused(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-            if not group_id:
-                return _refused(group_id, ErrorCode.INVALID_GROUP_ID)
-            described = state.describe_consumer(group_id)
-            if described is None:
-                return _refused(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-            if not _may_see_topics(described, context):
-                return _refused(group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            if request.include_authorized_operations:
-                resource = Resource(ResourceType.GROUP, group_id)
-                described.authorized_operations = context.operations_bits(GROUP_OPERATIONS, resource)
-            return described
+    def __call__(
+        self, request: ConsumerGroupDescribeRequest, context: RequestContext
+    ) -> Later | Coroutine[Any, Any, ConsumerGroupDescribeResponse]:
+        if len(request.group_ids) > GROUPS_REPORTED_PER_TURN:
+            return self._many(request, context)
+        return self._groups.ask_each(self._questions(request, context), _response)
 
-        return self._groups.each(
-            list(dict.fromkeys(request.group_ids)),
-            lambda group_id: asking(lambda state, now: describe(group_id, state)),
-            lambda group_id: lambda code, detail: _refused(group_id, code, detail),
-            lambda groups: ConsumerGroupDescribeResponse(groups=groups),
-        )
+    async def _many(
+        self, request: ConsumerGroupDescribeRequest, context: RequestContext
+    ) -> ConsumerGroupDescribeResponse:
+        async with self._groups.long_replies:
+            questions = self._questions(request, context)
+            return _response([group async for group in self._groups.ask_in_turns(questions)])
+
+    def _questions(self, request: ConsumerGroupDescribeRequest, context: RequestContext) -> list[Question]:
+        room = ReplyRoom()
+
+        def question(group_id: str) -> Question:
+            def describe(state: Groups, now: Now) -> DescribedConsumerGroup:
+                described = _describe(group_id, state, context)
+                if request.include_authorized_operations and not described.error_code:
+                    resource = Resource(ResourceType.GROUP, group_id)
+                    described.authorized_operations = context.operations_bits(GROUP_OPERATIONS, resource)
+                room.take(_weigh(described))
+                return described
+
+            return Question(group_id, describe, lambda code, detail: _refused(group_id, code, detail))
+
+        return [question(group_id) for group_id in dict.fromkeys(request.group_ids)]
+
+
+def _describe(group_id: str, state: Groups, context: RequestContext) -> DescribedConsumerGroup:
+    if group_id in context.denied:
+        return _refused(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if not group_id:
+        return _refused(group_id, ErrorCode.INVALID_GROUP_ID)
+    described = state.describe_consumer(group_id)
+    if described is None:
+        return _refused(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+    if not _may_see_topics(described, context):
+        return _refused(group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return described
+
+
+def _weigh(described: DescribedConsumerGroup) -> int:
+    """About what it takes in memory and in the reply."""
+    size = _ENTRY_BYTES * (1 + len(described.members)) + len(described.group_id)
+    for member in described.members:
+        size += sum(_TOPIC_BYTES + len(name) for name in member.subscribed_topic_names)
+        for assignment in (member.assignment, member.target_assignment):
+            for topic in assignment.topic_partitions:
+                size += _TOPIC_BYTES + len(topic.topic_name) + _PARTITION_BYTES * len(topic.partitions)
+    return size
+
+
+def _response(groups: list[DescribedConsumerGroup]) -> ConsumerGroupDescribeResponse:
+    return ConsumerGroupDescribeResponse(groups=groups)
 
 
 def _may_see_topics(described: DescribedConsumerGroup, context: RequestContext) -> bool:

@@ -5,16 +5,25 @@ Deletes groups without members, and the places they have kept. Answered when tha
 Behaviour
     A group that does not exist is GROUP_ID_NOT_FOUND, one with members NON_EMPTY_GROUP.
     A group that is named twice is deleted once and answered once.
+    A group with very many places is deleted in several batches, with turns for others between them;
+    whoever asks for the group meanwhile waits until it is gone. If the broker stops between two batches,
+    the client gets no answer; the group is there, with what is left of its places, and can be deleted.
 Differs from Kafka
     nothing known
 """
 
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import Command, GroupCoordinator
+from penstock.broker.group_coordinator import Finish, GroupCoordinator, answer_of
+from penstock.broker.group_turns import Piece
 from penstock.broker.router import Later
-from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
+from penstock.coordinator.outcome import Now
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.groups import Groups
+from penstock.limits import GROUPS_REPORTED_PER_TURN
 from penstock.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -26,19 +35,53 @@ class DeleteGroups:
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
-    def __call__(self, request: DeleteGroupsRequest, context: RequestContext) -> Later:
-        def command(group_id: str) -> Command:
-            def delete(state: Groups, pending: Pending, now: Now) -> Outcome:
-                if group_id in context.denied:
-                    raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-                records = state.delete_group(group_id, now)
-                return Outcome(records, (Reply(pending, DeletableGroupResult(group_id)),))
+    def __call__(
+        self, request: DeleteGroupsRequest, context: RequestContext
+    ) -> Later | Coroutine[Any, Any, DeleteGroupsResponse]:
+        names = list(dict.fromkeys(request.groups_names))
+        if len(names) > GROUPS_REPORTED_PER_TURN:
+            return self._many(names, context)
+        return self._delete(names, context, _response)
 
-            return delete
+    async def _many(self, names: list[str], context: RequestContext) -> DeleteGroupsResponse:
+        """A few at a time, with a turn for everybody else between."""
+        results: list[DeletableGroupResult] = []
+        for first in range(0, len(names), GROUPS_REPORTED_PER_TURN):
+            some = names[first : first + GROUPS_REPORTED_PER_TURN]
+            results += await answer_of(self._delete(some, context, list))
+            await asyncio.sleep(0)
+        return _response(results)
 
-        return self._groups.each(
-            list(dict.fromkeys(request.groups_names)),
-            command,
+    def _delete(self, names: list[str], context: RequestContext, finish: Finish) -> Later:
+        return self._groups.each_in_pieces(
+            names,
+            lambda group_id: _Deletion(group_id, group_id in context.denied),
             lambda group_id: lambda code, _: DeletableGroupResult(group_id, code),
-            lambda results: DeleteGroupsResponse(results=results),
+            finish,
         )
+
+
+class _Deletion:
+    """Of one group, piece by piece."""
+
+    def __init__(self, group_id: str, is_denied: bool) -> None:
+        self._group_id = group_id
+        self._is_denied = is_denied
+        self._is_begun = False
+
+    def __call__(self, state: Groups, now: Now) -> Piece:
+        if self._is_denied:
+            raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        try:
+            records, is_over = state.delete_group(self._group_id, now)
+        except ApiError as refusal:
+            if self._is_begun and refusal.code is ErrorCode.GROUP_ID_NOT_FOUND:
+                # What was left of it was forgotten meanwhile.
+                return Piece((), DeletableGroupResult(self._group_id))
+            raise
+        self._is_begun = True
+        return Piece(records, DeletableGroupResult(self._group_id)) if is_over else Piece(records)
+
+
+def _response(results: list[DeletableGroupResult]) -> DeleteGroupsResponse:
+    return DeleteGroupsResponse(results=results)

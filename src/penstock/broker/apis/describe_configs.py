@@ -1,18 +1,19 @@
 """DescribeConfigs: api key 32, versions 1 to 4.
 
-Lists the settings of topics, of this broker or of all brokers, and where each value comes from.
+Lists the settings of topics, of groups, of this broker or of all brokers, and where each value is from.
 
 Behaviour
     Without keys (null or an empty list) every setting is listed; keys nobody knows are left out.
     Synonyms and documentation are filled in when asked for.
     Broker "" lists what was set at run time for all brokers.
+    A group is described whether or not it exists.
     The error message is empty, not null, where there is nothing to add.
 Versions
     3  types and documentation
     4  flexible encoding
 Differs from Kafka
     A resource that is named twice is listed once, so that a reply cannot outgrow the broker.
-    Only topics and brokers have settings.
+    Only topics, brokers and groups have settings, groups those of consumers.
 """
 
 from collections.abc import Collection, Iterable
@@ -23,6 +24,7 @@ from penstock.broker.config_resources import (
     ConfigResourceType,
     broker_id_of,
     require_access,
+    require_group_name,
     require_offered,
 )
 from penstock.broker.context import RequestContext
@@ -30,6 +32,7 @@ from penstock.config.describe import (
     ConfigEntry,
     describe_broker,
     describe_cluster_defaults,
+    describe_group,
     describe_topic,
 )
 from penstock.controller.topics import require_legal_name
@@ -82,6 +85,9 @@ class DescribeConfigs:
             if topic is None:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return describe_topic(topic.overrides, config)
+        if resource.type == ConfigResourceType.GROUP:
+            require_group_name(resource)
+            return describe_group(self._cluster.image.overrides_of_group(resource.name).overrides, config)
         if broker_id_of(resource, config) is None:
             return describe_cluster_defaults(config)
         return describe_broker(config)

@@ -10,13 +10,20 @@ Versions
     6  a group that does not exist is GROUP_ID_NOT_FOUND
 Differs from Kafka
     A group that is named twice is answered once.
+    Groups that would make the reply too large are POLICY_VIOLATION.
 """
 
+from collections.abc import Coroutine
+from typing import Any, Final
+
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import GroupCoordinator, asking
+from penstock.broker.group_coordinator import GroupCoordinator, Question
+from penstock.broker.reply_room import ReplyRoom
 from penstock.broker.router import Later
+from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
 from penstock.groups.groups import Groups
+from penstock.limits import GROUPS_REPORTED_PER_TURN
 from penstock.protocol.messages.describe_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
@@ -25,6 +32,9 @@ from penstock.protocol.messages.describe_groups import (
 from penstock.security.access import GROUP_OPERATIONS, Resource, ResourceType
 
 DEAD = "Dead"
+_NO_GROUP: Final = ("", DEAD)
+_ENTRY_BYTES: Final = 500
+"""What a member takes beside what it said; its ids and its client are short."""
 NOT_FOUND_SINCE = 6
 
 
@@ -32,24 +42,54 @@ class DescribeGroups:
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
-    def __call__(self, request: DescribeGroupsRequest, context: RequestContext) -> Later:
-        def describe(group_id: str, state: Groups) -> DescribedGroup:
-            if group_id in context.denied:
-                return DescribedGroup(ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id=group_id)
-            described = state.describe_classic(group_id)
-            if described is None:
-                return _dead(group_id, context.version)
-            if request.include_authorized_operations:
-                resource = Resource(ResourceType.GROUP, group_id)
-                described.authorized_operations = context.operations_bits(GROUP_OPERATIONS, resource)
-            return described
+    def __call__(
+        self, request: DescribeGroupsRequest, context: RequestContext
+    ) -> Later | Coroutine[Any, Any, DescribeGroupsResponse]:
+        if len(request.groups) > GROUPS_REPORTED_PER_TURN:
+            return self._many(request, context)
+        return self._groups.ask_each(self._questions(request, context), _response)
 
-        return self._groups.each(
-            list(dict.fromkeys(request.groups)),
-            lambda group_id: asking(lambda state, now: describe(group_id, state)),
-            lambda group_id: lambda code, detail: DescribedGroup(code, group_id=group_id),
-            lambda groups: DescribeGroupsResponse(groups=groups),
-        )
+    async def _many(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
+        async with self._groups.long_replies:
+            questions = self._questions(request, context)
+            return _response([group async for group in self._groups.ask_in_turns(questions)])
+
+    def _questions(self, request: DescribeGroupsRequest, context: RequestContext) -> list[Question]:
+        room = ReplyRoom()
+
+        def question(group_id: str) -> Question:
+            def describe(state: Groups, now: Now) -> DescribedGroup:
+                described = _describe(group_id, state, context)
+                if request.include_authorized_operations and described.group_state not in _NO_GROUP:
+                    resource = Resource(ResourceType.GROUP, group_id)
+                    described.authorized_operations = context.operations_bits(GROUP_OPERATIONS, resource)
+                room.take(_weigh(described))
+                return described
+
+            return Question(group_id, describe, lambda code, detail: _refused(group_id, code, detail))
+
+        return [question(group_id) for group_id in dict.fromkeys(request.groups)]
+
+
+def _describe(group_id: str, state: Groups, context: RequestContext) -> DescribedGroup:
+    if group_id in context.denied:
+        return _refused(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    return state.describe_classic(group_id) or _dead(group_id, context.version)
+
+
+def _weigh(described: DescribedGroup) -> int:
+    """About what it takes in memory and in the reply."""
+    members = described.members
+    said = sum(len(member.member_metadata) + len(member.member_assignment) for member in members)
+    return _ENTRY_BYTES * (1 + len(members)) + len(described.group_id) + said
+
+
+def _refused(group_id: str, code: ErrorCode, detail: str = "") -> DescribedGroup:
+    return DescribedGroup(code, detail or None, group_id)
+
+
+def _response(groups: list[DescribedGroup]) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(groups=groups)
 
 
 def _dead(group_id: str, version: int) -> DescribedGroup:

@@ -17,7 +17,7 @@ Differs from Kafka
     no replica fetches from here yet: replica ids are answered NOT_LEADER_OR_FOLLOWER
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from penstock.broker.context import RequestContext
 from penstock.broker.fetch_progress import Asked, FetchInProgress
@@ -66,15 +66,19 @@ class Fetch:
         """False while unsent replies fill the memory set aside for them."""
         return self._reply_room() > 0
 
-    def has_nothing_new(self, wanted: list[Wanted], context: RequestContext) -> bool:
-        return self._reads.has_nothing_new(wanted, context)
-
     def gather(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
         return self._reads.gather(wanted, limits, context)
+
+    def gather_again(
+        self, wanted: list[Wanted], idle: Gathered, moved: Iterable[int], context: RequestContext
+    ) -> Gathered:
+        return self._reads.gather_again(wanted, idle, moved, context)
 
     def gather_cold(self, progress: "FetchInProgress") -> None:
         self._tasks.start(progress.read_cold(self._reads), "fetch from disk")
 
     def partitions_of(self, wanted: list[Wanted]) -> list[Partition]:
-        found = (entry.partition or self._reads.find(entry.key) for entry in wanted)
+        found = [entry.partition for entry in wanted]
+        if None in found:
+            found = [entry.partition or self._reads.find(entry.key) for entry in wanted]
         return [partition for partition in found if partition is not None]

@@ -1,6 +1,6 @@
 """IncrementalAlterConfigs: api key 44, versions 0 to 1.
 
-Sets, deletes, appends to or subtracts from single settings of a topic, of this broker or of all.
+Sets, deletes, appends to or subtracts from single settings of a topic, of a group, of this broker or of all.
 
 Behaviour
     What is not named stays as it is. Deleting what is not set works, whatever it is called.
@@ -15,7 +15,8 @@ Versions
 Differs from Kafka
     An operation that does not exist gives INVALID_REQUEST; Kafka answers UNKNOWN_SERVER_ERROR.
     A broker setting that nobody knows is refused; Kafka stores it.
-    Only topics and brokers have settings. At most 10,000 resources in one request.
+    Only topics, brokers and groups have settings, groups those of consumers.
+    At most 10,000 resources in one request.
 """
 
 from collections import Counter
@@ -25,7 +26,7 @@ from typing import NamedTuple
 from penstock.broker.cluster import Cluster
 from penstock.broker.config_resources import ConfigResource, Wanted, alter_resources
 from penstock.broker.context import RequestContext
-from penstock.config.alter import Alteration, AlterOp, alter_broker, alter_topic
+from penstock.config.alter import Alteration, AlterOp, alter_broker, alter_group, alter_topic
 from penstock.config.broker import BrokerConfig
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.incremental_alter_configs import (
@@ -68,6 +69,9 @@ class _Increment(NamedTuple):
         self, current: Mapping[str, str], broker: BrokerConfig, *, cluster_wide: bool
     ) -> dict[str, str]:
         return alter_broker(current, self._that_matter(current), broker, cluster_wide=cluster_wide)
+
+    def of_group(self, current: Mapping[str, str], broker: BrokerConfig) -> dict[str, str]:
+        return alter_group(current, self._that_matter(current), broker)
 
     def _that_matter(self, current: Mapping[str, str]) -> list[Alteration]:
         """Without deletions of what is not set, unless the request names it twice and is wrong."""

@@ -12,7 +12,7 @@ Versions
     1  rebalance timeout       4  MEMBER_ID_REQUIRED       5  static members
     7  protocol type           8  reason                   9  the leader may skip the assignment
 Differs from Kafka
-    All metadata that the members of a group send is limited to 8 MiB: GROUP_MAX_SIZE_REACHED.
+    All metadata that the members of a group send is limited to 2 MiB: GROUP_MAX_SIZE_REACHED.
 """
 
 from penstock.broker.context import RequestContext

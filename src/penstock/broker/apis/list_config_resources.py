@@ -1,6 +1,6 @@
 """ListConfigResources: api key 74, versions 0 to 1.
 
-Lists the topics and brokers, which are what settings can belong to.
+Lists the topics and brokers, which always have settings, and the groups that were given some.
 
 Behaviour
     No types asks for all of them. A type that Kafka does not know refuses the whole request.
@@ -9,7 +9,8 @@ Versions
     0  client metrics only: always empty
     1  resource types
 Differs from Kafka
-    There are no groups, client metrics or broker loggers to list.
+    There are no client metrics or broker loggers to list.
+    A group whose settings were all removed is not listed; Kafka lists it until it restarts.
 """
 
 from collections.abc import Collection
@@ -50,6 +51,8 @@ def _resources(image: ClusterImage, types: Collection[int]) -> list[ConfigResour
     found: list[ConfigResource] = []
     if ConfigResourceType.BROKER in types:
         found += [ConfigResource(str(number), ConfigResourceType.BROKER) for number in sorted(image.brokers)]
+    if ConfigResourceType.GROUP in types:
+        found += [ConfigResource(name, ConfigResourceType.GROUP) for name in sorted(image.group_overrides)]
     if ConfigResourceType.TOPIC in types:
         found += [ConfigResource(name, ConfigResourceType.TOPIC) for name in sorted(image.topics)]
     return found

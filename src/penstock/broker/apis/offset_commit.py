@@ -7,6 +7,9 @@ Behaviour
     cannot move the place of its successor. Without a member id the group must be empty.
     A topic or partition that does not exist, a topic the client may not read and metadata that is
     too long are refused each for itself; what is wrong with the group is said for every partition.
+    Very many partitions are kept in several batches, with turns for others between them. Whoever asks
+    for the group meanwhile waits. If the group changes or the disk fails between two batches, the
+    partitions of the later ones carry the error.
 Versions
     5   the retention time is the broker's to say
     6   leader epochs       7   static members
@@ -22,6 +25,7 @@ from typing import NamedTuple
 from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
 from penstock.broker.group_coordinator import GroupCoordinator
+from penstock.broker.long_commit import LongCommit
 from penstock.broker.router import Later
 from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
 from penstock.errors import ErrorCode
@@ -29,6 +33,7 @@ from penstock.groups.commits import CommitRequest
 from penstock.groups.groups import Groups
 from penstock.groups.offsets import Commit, Committed
 from penstock.host.clock import Clock
+from penstock.limits import COMMITS_AT_ONCE, LONG_MAX
 from penstock.metadata.image import Topic
 from penstock.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -75,6 +80,11 @@ class OffsetCommit:
             version=context.version,
             commits=[_commit(entry, request, now_ms) for entry in accepted],
         )
+        if len(accepted) > COMMITS_AT_ONCE:
+            long = LongCommit(asked, [entry.answer for entry in accepted], response)
+            return self._groups.execute_in_pieces(
+                request.group_id, long.next_piece, long.refused, long.piece_is_safe
+            )
 
         def commit(state: Groups, pending: Pending, now: Now) -> Outcome:
             return Outcome(state.commit(asked, now), (Reply(pending, response),))
@@ -132,7 +142,7 @@ def _commit(entry: _Entry, request: OffsetCommitRequest, now_ms: int) -> Commit:
             LeaderEpoch(partition.committed_leader_epoch),
             partition.committed_metadata or "",
             now_ms,
-            now_ms + kept_ms if kept_ms >= 0 else NO_TIMESTAMP,
+            min(now_ms + kept_ms, LONG_MAX) if kept_ms >= 0 else NO_TIMESTAMP,
             topic.id,
         ),
     )

@@ -6,6 +6,7 @@ Behaviour
     A group that does not exist is GROUP_ID_NOT_FOUND. A topic that the group subscribes to is
     GROUP_SUBSCRIBED_TO_TOPIC; a living group whose subscriptions cannot be known is NON_EMPTY_GROUP.
     A place that was never kept is deleted without complaint.
+    Very many places are deleted in several batches, with turns for others between them.
 Differs from Kafka
     nothing known
 """
@@ -13,10 +14,12 @@ Differs from Kafka
 from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
 from penstock.broker.group_coordinator import GroupCoordinator
+from penstock.broker.group_turns import Piece
 from penstock.broker.router import Later
-from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
+from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
 from penstock.groups.groups import Groups
+from penstock.limits import TOMBSTONES_AT_ONCE
 from penstock.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -45,13 +48,19 @@ class OffsetDelete:
             for partition in topic.partitions
         }
 
-        def delete(state: Groups, pending: Pending, now: Now) -> Outcome:
-            deletable = [partition for partition, code in codes.items() if code is ErrorCode.NONE]
-            deletion = state.delete_offsets(request.group_id, deletable)
-            codes.update(deletion.refused)
-            return Outcome(deletion.records, (Reply(pending, _response(request, codes)),))
+        deletable = [partition for partition, code in codes.items() if code is ErrorCode.NONE]
+        done = 0
 
-        return self._groups.execute(
+        def delete(state: Groups, now: Now) -> Piece:
+            nonlocal done
+            some = deletable[done : done + TOMBSTONES_AT_ONCE]
+            deletion = state.delete_offsets(request.group_id, some)
+            codes.update(deletion.refused)
+            done += len(some)
+            is_over = done == len(deletable)
+            return Piece(deletion.records, _response(request, codes)) if is_over else Piece(deletion.records)
+
+        return self._groups.execute_in_pieces(
             request.group_id, delete, lambda code, _: OffsetDeleteResponse(error_code=code)
         )
 

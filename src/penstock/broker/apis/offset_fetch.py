@@ -8,6 +8,8 @@ Behaviour
     beginning or the end.
     No list of topics means everything the group has committed, as far as the client may see it.
     Members of the new group protocol that give their epoch are held to it.
+    A group that is named several times is answered as often, each time for its own topics.
+    An offset that was committed and cannot be read any more is UNKNOWN_SERVER_ERROR.
 Versions
     2   all topics, error code of the group
     5   leader epochs       7   require_stable
@@ -16,31 +18,28 @@ Versions
     10  topic ids: an offset of an earlier topic of that name is not shown
 Differs from Kafka
     require_stable has nothing to wait for while there are no transactions
+    groups that would make the reply too large are POLICY_VIOLATION
 """
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import GroupCoordinator, Refusal, asking
+from penstock.broker.group_coordinator import GroupCoordinator, Question
+from penstock.broker.offset_answers import Found, Looking, Telling, told_at_once
+from penstock.broker.reply_room import ReplyRoom
 from penstock.broker.router import Later
-from penstock.errors import ApiError, ErrorCode
-from penstock.groups.groups import Groups
-from penstock.groups.offsets import Committed
+from penstock.limits import GROUPS_REPORTED_PER_TURN, OFFSETS_PER_TURN
 from penstock.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponseTopic,
 )
-from penstock.security.access import Operation, ResourceType
-from penstock.types import NO_EPOCH, NO_OFFSET
 
-ERROR_OF_GROUP_SINCE, MANY_GROUPS_SINCE, TOPIC_IDS_SINCE = 2, 8, 10
+MANY_GROUPS_SINCE = 8
 
 
 class OffsetFetch:
@@ -48,100 +47,51 @@ class OffsetFetch:
         self._groups = groups
         self._cluster = cluster
 
-    def __call__(self, request: OffsetFetchRequest, context: RequestContext) -> Later:
-        wanted = request.groups
-        if context.version < MANY_GROUPS_SINCE:
+    def __call__(
+        self, request: OffsetFetchRequest, context: RequestContext
+    ) -> Later | Coroutine[Any, Any, OffsetFetchResponse]:
+        wanted, version = request.groups, context.version
+        if version < MANY_GROUPS_SINCE:
             wanted = [OffsetFetchRequestGroup(group_id=request.group_id, topics=request.topics)]
-        by_id = {group.group_id: group for group in wanted}
+        room = ReplyRoom()
+        looking = Looking(self._cluster.image, context, room)
+        questions = [_question(group, looking) for group in wanted]
+        if _is_long(wanted):
+            return self._in_turns(questions, room, version)
 
-        def refusal(group_id: str) -> Refusal:
-            return lambda code, _: _refused(by_id[group_id], code, context.version)
+        def finish(found: list[Found]) -> OffsetFetchResponse:
+            return _response([told_at_once(each, room, version) for each in found], version)
 
-        def finish(groups: list[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
-            if context.version >= MANY_GROUPS_SINCE:
-                return OffsetFetchResponse(groups=groups)
-            return OffsetFetchResponse(topics=groups[0].topics, error_code=groups[0].error_code)
+        return self._groups.ask_each(questions, finish)
 
-        return self._groups.each(
-            [group.group_id for group in wanted],
-            lambda group_id: asking(lambda state, now: self._answer(by_id[group_id], state, context)),
-            refusal,
-            finish,
-        )
-
-    def _answer(
-        self, group: OffsetFetchRequestGroup, state: Groups, context: RequestContext
-    ) -> OffsetFetchResponseGroup:
-        if group.group_id in context.denied:
-            return _refused(group, ErrorCode.GROUP_AUTHORIZATION_FAILED, context.version)
-        try:
-            state.check_fetch(group.group_id, group.member_id, group.member_epoch)
-        except ApiError as refusal:
-            return _refused(group, refusal.code, context.version)
-        if group.topics is None:
-            return OffsetFetchResponseGroup(group.group_id, list(self._all(group.group_id, state, context)))
-        topics = [self._topic(group.group_id, topic, state, context) for topic in group.topics]
-        return OffsetFetchResponseGroup(group.group_id, topics)
-
-    def _all(
-        self, group_id: str, state: Groups, context: RequestContext
-    ) -> Iterator[OffsetFetchResponseTopic]:
-        topics = self._cluster.image.topics
-        for name, partitions in state.offsets.of_group(group_id).items():
-            topic = topics.get(name)
-            if topic is None or not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
-                continue
-            answers = [
-                _found(index, committed)
-                for index, committed in partitions.items()
-                if committed.is_of(topic.id)
-            ]
-            if answers:
-                yield OffsetFetchResponseTopic(name, topic.id, answers)
-
-    def _topic(
-        self, group_id: str, asked: OffsetFetchRequestTopic, state: Groups, context: RequestContext
-    ) -> OffsetFetchResponseTopic:
-        image = self._cluster.image
-        by_id = context.version >= TOPIC_IDS_SINCE
-        topic = image.topics_by_id.get(asked.topic_id) if by_id else image.topics.get(asked.name)
-        name = topic.name if topic else asked.name
-        code = ErrorCode.NONE
-        if by_id and topic is None:
-            code = ErrorCode.UNKNOWN_TOPIC_ID
-        elif not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
-            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        answers = []
-        for index in asked.partition_indexes:
-            committed = state.offsets.find(group_id, name, index) if code is ErrorCode.NONE else None
-            if committed is not None and topic is not None and not committed.is_of(topic.id):
-                committed = None
-            answers.append(_found(index, committed, code))
-        return OffsetFetchResponseTopic(asked.name, asked.topic_id, answers)
+    async def _in_turns(
+        self, questions: Sequence[Question], room: ReplyRoom, version: int
+    ) -> OffsetFetchResponse:
+        groups: list[OffsetFetchResponseGroup] = []
+        async with self._groups.long_replies:
+            async for found in self._groups.ask_in_turns(questions):
+                telling = Telling(found, room, version)
+                for _ in telling.turns():
+                    await asyncio.sleep(0)
+                groups.append(telling.answer)
+        return _response(groups, version)
 
 
-def _found(
-    index: int, committed: Committed | None, code: ErrorCode = ErrorCode.NONE
-) -> OffsetFetchResponsePartition:
-    if committed is None:
-        return OffsetFetchResponsePartition(index, NO_OFFSET, NO_EPOCH, "", code)
-    return OffsetFetchResponsePartition(
-        index, committed.offset, committed.leader_epoch, committed.metadata, code
+def _question(group: OffsetFetchRequestGroup, looking: Looking) -> Question:
+    return Question(
+        group.group_id, lambda state, now: looking.at(group, state), lambda code, _: Found(group, code)
     )
 
 
-def _refused(group: OffsetFetchRequestGroup, code: ErrorCode, version: int) -> OffsetFetchResponseGroup:
-    """Kafka names no topics beside the error of a group. Before that existed, partitions carry it."""
-    topics: Iterable[Any] = group.topics or () if version < ERROR_OF_GROUP_SINCE else ()
-    return OffsetFetchResponseGroup(
-        group.group_id,
-        [
-            OffsetFetchResponseTopic(
-                topic.name,
-                topic.topic_id,
-                [_found(index, None, code) for index in topic.partition_indexes],
-            )
-            for topic in topics
-        ],
-        code,
-    )
+def _is_long(wanted: Sequence[OffsetFetchRequestGroup]) -> bool:
+    """Or may be, as everything that a group has kept: it is answered in turns with others."""
+    if len(wanted) > GROUPS_REPORTED_PER_TURN or any(group.topics is None for group in wanted):
+        return True
+    topics = (topic for group in wanted for topic in group.topics or ())
+    return sum(len(topic.partition_indexes) for topic in topics) > OFFSETS_PER_TURN
+
+
+def _response(groups: list[OffsetFetchResponseGroup], version: int) -> OffsetFetchResponse:
+    if version >= MANY_GROUPS_SINCE:
+        return OffsetFetchResponse(groups=groups)
+    return OffsetFetchResponse(topics=groups[0].topics, error_code=groups[0].error_code)

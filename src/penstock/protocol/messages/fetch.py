@@ -22,6 +22,7 @@ from typing import Annotated
 from penstock.protocol.schema import (
     NO_UUID,
     RARE,
+    READY,
     Api,
     FrozenStruct,
     GatheredRecords,
@@ -115,10 +116,17 @@ class PartitionData(Struct):
     records: GatheredRecords | None = None
 
 
+class ReadyPartitionData(PartitionData):
+    """With its bytes, for flexible versions, in which all of them are alike."""
+
+    isolation_level: int = 0
+    encoded: bytes = b""
+
+
 class FetchableTopicResponse(Struct):
     topic: Annotated[String, versions(4, 12)] = ""
     topic_id: Annotated[TopicUuid, versions(13)] = NO_TOPIC_ID
-    partitions: list[PartitionData] = []
+    partitions: Annotated[list[PartitionData], READY] = []
 
 
 class NodeEndpoint(Struct):

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from penstock.protocol.schema import (
+    READY,
     Api,
     Bool,
     Int16,
@@ -61,10 +62,16 @@ class OffsetFetchResponsePartition(Struct):
     error_code: Int16 = 0
 
 
+class EncodedPartition(OffsetFetchResponsePartition):
+    """Its bytes alone, in the version of the reply that it is in."""
+
+    encoded: bytes = b""
+
+
 class OffsetFetchResponseTopic(Struct):
     name: Annotated[String, versions(1, 9)] = ""
     topic_id: Annotated[TopicUuid, versions(10)] = NO_TOPIC_ID
-    partitions: list[OffsetFetchResponsePartition] = []
+    partitions: Annotated[list[OffsetFetchResponsePartition], READY] = []
 
 
 class OffsetFetchResponseGroup(Struct):

@@ -143,7 +143,6 @@ async def test_a_missing_topic_is_unknown_with_an_empty_message(inside: Inside) 
         ((99, "t"), ErrorCode.INVALID_REQUEST),
         ((8, "1"), ErrorCode.INVALID_REQUEST),
         ((16, "metrics"), ErrorCode.INVALID_REQUEST),
-        ((32, "group"), ErrorCode.INVALID_REQUEST),
     ],
 )
 async def test_a_refusal_has_a_code_and_a_sentence(

@@ -1,0 +1,70 @@
+"""What a seed draws at first: how large things are, and which faults are on."""
+
+from random import Random
+from typing import NamedTuple
+
+from penstock.config.topic import FlushPolicy
+from penstock.limits import LONG_MAX
+
+
+class Choices(NamedTuple):
+    """What a seed draws at first. Not every fault in every run: some hide others."""
+
+    policy: FlushPolicy
+    partitions: int
+    lives: int
+    life_seconds: float
+    segment_bytes: int
+    index_interval_bytes: int
+    retention_ms: int
+    retention_bytes: int
+    timeout_seconds: float
+    sync_seconds: float
+    cold_reads: float
+    deletes: bool
+    fills_up: bool
+    sync_fails: bool
+    open_files_max: int
+    runs_out_of_files: bool
+    compacts: bool
+    delete_retention_ms: int
+    max_compaction_lag_ms: int
+
+    @classmethod
+    def drawn(cls, random: Random) -> "Choices":
+        return cls(
+            policy=random.choice([FlushPolicy.BEFORE_ACK] * 3 + [FlushPolicy.INTERVAL, FlushPolicy.OS]),
+            partitions=random.choice((1, 1, 2, 3)),
+            lives=random.randint(1, 4),
+            life_seconds=random.choice((1.0, 4.0, 9.0)),
+            segment_bytes=random.choice((1_000, 3_000, 20_000)),
+            index_interval_bytes=random.choice((1, 150, 1_000)),
+            retention_ms=random.choice((-1, -1, 5_000)),
+            retention_bytes=random.choice((-1, -1, 4_000)),
+            timeout_seconds=random.choice((0.2, 5.0)),
+            sync_seconds=random.choice((0.001, 0.02, 0.5)),
+            cold_reads=random.choice((0.0, 0.3, 1.0)),
+            deletes=random.random() < 0.4,
+            fills_up=random.random() < 0.3,
+            sync_fails=random.random() < 0.3,
+            open_files_max=random.choice((3, 3, 7)),
+            runs_out_of_files=random.random() < 0.3,
+            compacts=random.random() < 0.4,
+            delete_retention_ms=random.choice((0, 1_000, 5_000)),
+            max_compaction_lag_ms=random.choice((3_000, 10_000, LONG_MAX)),
+        )
+
+    def is_compacted(self, number: int) -> bool:
+        """Of several topics some are not."""
+        return self.compacts and number % 2 == 0
+
+    def overrides(self, number: int) -> dict[str, str]:
+        """The settings that a topic has of its own."""
+        if not self.is_compacted(number):
+            return {}
+        return {
+            "cleanup.policy": "compact,delete" if self.retention_bytes > 0 else "compact",
+            "delete.retention.ms": str(self.delete_retention_ms),
+            "max.compaction.lag.ms": str(self.max_compaction_lag_ms),
+            "min.cleanable.dirty.ratio": "0.1",
+        }

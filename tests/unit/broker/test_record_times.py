@@ -1,0 +1,49 @@
+"""What is kept of the times of records, while others read theirs."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.broker import record_times
+from penstock.broker.record_times import RecordTimes, Wanted
+from penstock.host.clock import SystemClock
+from penstock.replication.partition import Partition
+from penstock.types import Offset
+from tests.unit.broker.test_compaction_shell import broker_with, fill, make
+
+
+class SlowPool:
+    """Reads when it is told to."""
+
+    def __init__(self) -> None:
+        self.may_read = asyncio.Event()
+
+    async def run(self, read: Callable[[], Any]) -> Any:
+        await self.may_read.wait()
+        return read()
+
+
+def no_damage(partition: Partition, damage: Exception) -> None:
+    raise AssertionError(damage)
+
+
+async def test_a_time_that_made_room_for_others_is_still_told_to_whoever_asked_for_it_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_times, "RECORD_TIMES_KEPT_MAX", 1)
+    async with broker_with(tmp_path) as broker:
+        partition = await make(broker, "t")
+        await fill(broker, partition, 1, time_ms=77)
+        pool: Any = SlowPool()
+        times = RecordTimes(pool, SystemClock(), no_damage)
+        kept, missing, another = (Wanted(partition, Offset(offset)) for offset in (1, 20, 40))
+        pool.may_read.set()
+        assert await times.find([kept]) == [77]
+        pool.may_read.clear()
+        slow = [asyncio.create_task(times.find(wanted)) for wanted in ([another], [kept, missing])]
+        await asyncio.sleep(0)
+        pool.may_read.set()
+        assert await asyncio.gather(*slow) == [[77], [77, 77]]

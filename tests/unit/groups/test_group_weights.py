@@ -1,0 +1,391 @@
+"""What groups are said to take in memory is what they take, and it is bounded."""
+
+import gc
+import time
+import tracemalloc
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.coordinator.outcome import Now, Outcome, Pending
+from penstock.errors import ApiError, ErrorCode
+from penstock.groups import groups as groups_module
+from penstock.groups.classic_group import ClassicGroup
+from penstock.groups.classic_join import Asking
+from penstock.groups.consumer_group import ConsumerGroup
+from penstock.groups.consumer_heartbeat import Caller
+from penstock.groups.consumer_member import Subscription
+from penstock.groups.groups import Groups
+from penstock.groups.regex import REGEXES_PER_GROUP_MAX
+from penstock.groups.room import does_heartbeat_grow, does_sync_grow
+from penstock.groups.surroundings import Client, Surroundings, Topics
+from penstock.limits import MIB
+from penstock.metadata.image import Topic
+from penstock.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from penstock.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from penstock.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from penstock.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from penstock.types import TopicId
+from tests.unit.groups.consumer_support import config, topic
+
+NOW = Now(1_700_000_000_000, 1_000.0)
+LATER = Now(NOW.wall_ms + 10, NOW.monotonic + 0.01)
+SOMEBODY = Client("c", "/h")
+
+
+def topics_of(*topics: Topic) -> Topics:
+    return Topics({each.name: each for each in topics}, {each.id: each for each in topics})
+
+
+def logs(count: int) -> Topics:
+    """Many topics of one partition."""
+    named = (topic(f"topic-with-an-ordinary-name-{number:04}", 1) for number in range(count))
+    return topics_of(*(replace(each, id=digest(each.name)) for each in named))
+
+
+def digest(name: str) -> TopicId:
+    return TopicId(blake2b(name.encode(), digest_size=16).digest())
+
+
+class Shard:
+    """The groups of one shard, which alone take what may be taken."""
+
+    def __init__(self, topics: Topics) -> None:
+        self.drawn = 0
+        settings = config(members_max=1_000)
+        self.groups = Groups(
+            Surroundings(lambda: settings, lambda: topics, self._draw), lambda: self.groups.weight_bytes
+        )
+
+    def _draw(self) -> str:
+        self.drawn += 1
+        return f"{self.drawn:036}"
+
+    def take(self, ask: Callable[[Pending], Outcome], now: Now = NOW) -> Any:
+        replies: list[Any] = []
+        self._take(ask(Pending(replies.append, lambda code, detail: code)), now)
+        return replies[-1] if replies else None
+
+    def _take(self, outcome: Outcome, now: Now) -> None:
+        for record in outcome.records:
+            self.groups.replay(record, now.wall_ms)
+        for pending, content in outcome.replies:
+            pending.answer(content)
+
+    def beat(self, group_id: str, member_id: str, epoch: int = 0, **fields: Any) -> Any:
+        if epoch == 0:
+            fields = {"rebalance_timeout_ms": 60_000, "topic_partitions": [], **fields}
+        request = ConsumerGroupHeartbeatRequest(group_id, member_id, epoch, **fields)
+        return self.take(
+            lambda pending: self.groups.consumer_heartbeat(request, Caller(1, SOMEBODY, pending), NOW)
+        )
+
+    def beat_until_resolved(self, group_id: str, member_id: str, regex: str) -> None:
+        epoch = self.beat(group_id, member_id, subscribed_topic_regex=regex).member_epoch
+        while self.consumer(group_id).resolving:
+            epoch = self.beat(group_id, member_id, epoch).member_epoch
+
+    def join(self, group_id: str, metadata: bytes = b"") -> str:
+        """One classic member that joins and is its group's leader."""
+        replies: list[Any] = []
+        asking = Asking(2, SOMEBODY, Pending(replies.append, lambda code, detail: code))
+        protocols = [JoinGroupRequestProtocol("range", metadata)]
+        request = JoinGroupRequest(group_id, 10_000, 10_000, "", None, "consumer", protocols)
+        self._take(self.groups.join(request, asking, NOW), NOW)
+        for outcome in self.groups.expire(LATER):
+            self._take(outcome, LATER)
+        return str(replies[-1].member_id)
+
+    def sync(self, group_id: str, member_id: str, assignment: bytes) -> Any:
+        given = [SyncGroupRequestAssignment(member_id, assignment)]
+        request = SyncGroupRequest(group_id, 1, member_id, assignments=given)
+        return self.take(lambda pending: self.groups.sync(request, Asking(3, SOMEBODY, pending), LATER))
+
+    def leave(self, group_id: str, member_id: str) -> Any:
+        request = LeaveGroupRequest(group_id, members=[MemberIdentity(member_id)])
+        return self.take(lambda pending: self.groups.leave(request, Asking(5, SOMEBODY, pending), LATER))
+
+    def consumer(self, group_id: str) -> ConsumerGroup:
+        group = self.groups._book.groups[group_id]
+        assert isinstance(group, ConsumerGroup)
+        return group
+
+    def classic(self, group_id: str) -> ClassicGroup:
+        group = self.groups._book.groups[group_id]
+        assert isinstance(group, ClassicGroup)
+        return group
+
+
+# What is measured
+
+
+def large_assignments(shard: Shard) -> None:
+    for number in range(4):
+        shard.beat(f"g-{number}", "m", subscribed_topic_names=["a"])
+
+
+def small_groups(shard: Shard) -> None:
+    for number in range(150):
+        shard.beat(f"group-{number}", "m", subscribed_topic_names=["few"])
+
+
+def many_members(shard: Shard) -> None:
+    for number in range(20):
+        shard.beat("g", f"member-{number}", subscribed_topic_names=["few", "a", "other"])
+
+
+def handing_over(shard: Shard) -> None:
+    """The first member has been told to give half of it up; the second waits."""
+    for number in range(4):
+        epoch = shard.beat(f"g-{number}", "1", subscribed_topic_names=["a"]).member_epoch
+        shard.beat(f"g-{number}", "2", subscribed_topic_names=["a"])
+        shard.beat(f"g-{number}", "1", epoch)
+
+
+def expressions(shard: Shard) -> None:
+    """Each means something else: some topics are missing, each time others."""
+    for number in range(12):
+        shard.beat_until_resolved("g", f"m-{number}", f".*[^{number % 4}].{{{number // 4}}}")
+
+
+def expressions_alike(shard: Shard) -> None:
+    for number in range(12):
+        shard.beat_until_resolved("g", f"m-{number}", f".*|x{number}")
+
+
+def expressions_in_groups(shard: Shard) -> None:
+    for number in range(4):
+        shard.beat_until_resolved(f"g-{number}", "m", ".*")
+
+
+def classic_assignments(shard: Shard) -> None:
+    for number in range(10):
+        shard.sync(f"g-{number}", shard.join(f"g-{number}"), bytes(100_000 + number))
+
+
+def classic_groups(shard: Shard) -> None:
+    for number in range(100):
+        shard.sync(f"g-{number}", shard.join(f"g-{number}", bytes(100 + number)), bytes(100 + number))
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        large_assignments,
+        small_groups,
+        many_members,
+        handing_over,
+        expressions,
+        expressions_alike,
+        expressions_in_groups,
+        classic_assignments,
+        classic_groups,
+    ],
+)
+def test_what_groups_weigh_is_about_what_they_take(fill: Callable[[Shard], None]) -> None:
+    is_by_expression = fill.__name__.startswith("expressions")
+    topics = logs(200) if is_by_expression else topics_of(topic("a", 3_000), topic("few", 3))
+    fill(Shard(topics))  # what is made once, and not for a group, is made now
+    shard = Shard(topics)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        fill(shard)
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert taken / 2 < shard.groups.weight_bytes < taken * 2
+
+
+def test_a_partition_takes_less_than_a_hundred_bytes_in_all_that_is_known_of_it() -> None:
+    """What a member shall read, what it reads, and who reads it."""
+    shard = Shard(topics_of(topic("a", 10_000)))
+    shard.beat("g", "m", subscribed_topic_names=["a"])
+    assert shard.groups.weight_bytes < 10_000 * 100
+    group = shard.consumer("g")
+    assert group.members["m"].position.assigned is group.target_of("m")
+    shard.beat("h", "m", subscribed_topic_names=["a"])
+    numbers = [
+        {id(number) for numbers in shard.consumer(group_id).target_of("m").values() for number in numbers}
+        for group_id in "gh"
+    ]
+    assert numbers[0] == numbers[1], "all groups share the numbers"
+
+
+def test_expressions_that_mean_the_same_are_kept_once() -> None:
+    shard = Shard(logs(200))
+    shard.beat_until_resolved("g", "m-0", ".*")
+    alone = shard.groups.weight_bytes
+    for number in range(1, 11):
+        shard.beat_until_resolved("g", f"m-{number}", f".*|x{number}")
+    (one, *others) = (resolution.topics for resolution in shard.consumer("g").regexes.values())
+    assert len(others) == 10
+    assert all(other is one for other in others)
+    assert shard.groups.weight_bytes < 2 * alone
+
+
+def test_expressions_share_the_names_that_they_match() -> None:
+    shard = Shard(logs(20))
+    shard.beat_until_resolved("g", "1", ".*")
+    subscribed = shard.consumer("g").subscribed
+    alone = subscribed.kept_bytes
+    shard.beat_until_resolved("g", "2", ".*[^0]")
+    one, other = (resolution.topics for resolution in shard.consumer("g").regexes.values())
+    assert other < one
+    assert subscribed.kept_bytes == shard.consumer("g").kept_bytes - the_rest(shard.consumer("g"))
+    assert alone + other.__sizeof__() < subscribed.kept_bytes < alone + other.__sizeof__() + 1_000
+    assert {id(name) for name in other} < {id(name) for name in one}
+
+
+def the_rest(group: ConsumerGroup) -> int:
+    return group.member_bytes + group.assignment_bytes + group.holder_bytes
+
+
+def test_nothing_is_left_on_the_scales_when_members_have_gone() -> None:
+    shard = Shard(logs(50))
+    empty = ConsumerGroup("g").kept_bytes
+    shard.beat_until_resolved("g", "1", ".*")
+    shard.beat("g", "2", subscribed_topic_names=["topic-with-an-ordinary-name-0001", "none"])
+    assert shard.consumer("g").kept_bytes > empty + 10_000
+    for member_id in "12":
+        shard.leave("g", member_id)
+    group = shard.consumer("g")
+    left = group.member_bytes, group.assignment_bytes, group.holder_bytes, group.subscribed.all()
+    assert left == (0, 0, 0, frozenset())
+
+
+# The bound
+
+
+def refusal(ask: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(ApiError) as refused:
+        ask()
+    return refused.value.code
+
+
+def test_joins_that_would_be_given_very_many_partitions_are_refused_at_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(groups_module, "GROUP_STATE_BYTES_MAX", 4 * MIB)
+    shard = Shard(topics_of(topic("a", 10_000), topic("b", 10_000), topic("few", 1)))
+    joined = 0
+    while joined < 10 and shard.groups.weight_bytes <= 4 * MIB:
+        shard.beat(f"g-{joined}", "m", subscribed_topic_names=["a", "b"])
+        joined += 1
+    assert 1 < joined < 10
+    assert shard.groups.weight_bytes < 7 * MIB
+    join = refusal(lambda: shard.beat("new", "m", subscribed_topic_names=["a", "b"]))
+    assert join is ErrorCode.GROUP_MAX_SIZE_REACHED
+    epoch = shard.consumer("g-0").members["m"].epoch
+    assert shard.beat("g-0", "m", epoch, subscribed_topic_names=["b", "a"]).member_epoch == epoch
+    shard.leave("g-1", "m")
+    shard.leave("g-2", "m")
+    assert shard.beat("new", "m", subscribed_topic_names=["few"]).member_epoch == 1
+
+
+def test_a_member_that_turns_to_other_topics_is_refused_at_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = Shard(topics_of(topic("a-long-name", 1), topic("b", 10_000)))
+    epoch = shard.beat("g", "m", subscribed_topic_names=["a-long-name"]).member_epoch
+    monkeypatch.setattr(groups_module, "GROUP_STATE_BYTES_MAX", 0)
+    more: tuple[dict[str, Any], ...] = (
+        {"subscribed_topic_names": ["b"]},
+        {"subscribed_topic_regex": ".*"},
+        {"rack_id": "r" * 30_000},
+    )
+    for fields in more:
+        assert refusal(lambda fields=fields: shard.beat("g", "m", epoch, **fields)) is (  # type: ignore[misc]
+            ErrorCode.GROUP_MAX_SIZE_REACHED
+        )
+    for fields in ({"subscribed_topic_names": ["a-long-name"]}, {"subscribed_topic_regex": ""}, {}):
+        assert shard.beat("g", "m", epoch, **fields).member_epoch == epoch
+
+
+def test_members_that_come_back_and_say_the_same_add_nothing() -> None:
+    shard = Shard(topics_of(topic("a", 1)))
+    shard.beat("g", "m", subscribed_topic_names=["a"])
+    again = ConsumerGroupHeartbeatRequest("g", "m", 0, subscribed_topic_names=["a"])
+    assert not does_heartbeat_grow(shard.consumer("g"), again)
+    assert does_heartbeat_grow(None, again)
+
+
+def test_an_assignment_that_is_larger_than_the_last_one_adds_to_what_is_kept() -> None:
+    shard = Shard(topics_of())
+    leader = shard.join("g")
+    shard.sync("g", leader, bytes(5_000))
+    weight = shard.groups.weight_bytes
+    assert weight > 5_000
+    group = shard.classic("g")
+    for size, is_more in ((0, False), (5_000, False), (5_001, True)):
+        given = [SyncGroupRequestAssignment(leader, bytes(size))]
+        assert does_sync_grow(group, SyncGroupRequest("g", 2, leader, assignments=given)) is is_more
+    shard.leave("g", leader)
+    assert shard.groups.weight_bytes < weight - 5_000
+    shard.sync("h", other := shard.join("h"), b"")
+    given = [SyncGroupRequestAssignment(other, bytes(900))]
+    small = SyncGroupRequest("h", 2, other, assignments=given)
+    assert not does_sync_grow(shard.classic("h"), small), "an ordinary share is always taken"
+
+
+# Expressions
+
+
+def test_a_group_uses_so_many_different_expressions_and_no_more() -> None:
+    shard = Shard(topics_of(topic("a", 1)))
+    epochs = [
+        shard.beat("g", f"m-{number}", subscribed_topic_regex=f"a|{number}").member_epoch
+        for number in range(REGEXES_PER_GROUP_MAX)
+    ]
+    written = shard.consumer("g").durable()
+    for ask in (
+        lambda: shard.beat("g", "new", subscribed_topic_regex="a|new"),
+        lambda: shard.beat("g", "new", subscribed_topic_regex="b", subscribed_topic_names=["a"]),
+    ):
+        assert refusal(ask) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert shard.consumer("g").durable() == written
+    shard.beat("g", "new", subscribed_topic_regex="a|0")
+    assert refusal(lambda: shard.beat("g", "m-0", epochs[0], subscribed_topic_regex="a|new")) is (
+        ErrorCode.GROUP_MAX_SIZE_REACHED
+    )
+    shard.beat("g", "m-1", epochs[1], subscribed_topic_regex="a|new")
+    assert "a|1" not in shard.consumer("g").regexes
+
+
+def test_what_a_step_asks_about_topics_does_not_cost_as_much_as_all_subscriptions_together() -> None:
+    costs = []
+    for count in (2, 60):
+        shard = Shard(logs(400))
+        for number in range(count):
+            shard.beat_until_resolved("g", f"m-{number}", f".*|x{number}")
+        group = shard.consumer("g")
+        subscriptions = group.subscriptions_without([group.members["m-0"]]) | {Subscription((), ".*")}
+        costs.append(min(cost_of(lambda: group.topics_of(subscriptions)) for _ in range(20)))  # noqa: B023
+    assert costs[1] < 5 * costs[0]
+
+
+class CountingTopics(dict[str, Topic]):
+    asked = 0
+
+    def __contains__(self, name: object) -> bool:
+        self.asked += 1
+        return super().__contains__(name)
+
+
+def test_a_target_for_expressions_that_mean_the_same_looks_topics_up_once() -> None:
+    topics = logs(100)
+    counting = CountingTopics(topics.by_name)
+    shard = Shard(Topics(counting, topics.by_id))
+    for number in range(20):
+        shard.beat_until_resolved("g", f"m-{number}", f".*|x{number}")
+    counting.asked = 0
+    shard.beat_until_resolved("g", "new", ".*|new")
+    assert 0 < counting.asked <= 300
+
+
+def cost_of(ask: Callable[[], object]) -> float:
+    began = time.process_time()
+    ask()
+    return time.process_time() - began
