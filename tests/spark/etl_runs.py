@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.config.listeners import Address
 from penstock.spark.decode import Columns, Decoder
+from penstock.spark.pipelines.cluster import cluster, partitions_of
 from penstock.spark.pipelines.etl.run import EtlReport, etl
 from penstock.spark.pipelines.etl.spec import Spec
 from penstock.spark.pipelines.etl.spec_file import read_spec
@@ -41,6 +42,13 @@ class Found(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: dict[str, str]
+
+
+def count_of(bootstrap: str, topic: str) -> int:
+    """How many records the topic has had."""
+    with cluster({"kafka.bootstrap.servers": bootstrap}) as client:
+        wanted = dict.fromkeys(partitions_of(client, [topic]), LATEST)
+        return sum(offset for offset, _ in client.offsets(wanted, read_committed=False).values())
 
 
 def records_of(bootstrap: str, topic: str) -> list[Found]:

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 from penstock.testing import Broker
-from tests.spark.etl_runs import records_of, written
+from tests.spark.etl_runs import count_of, records_of, written
 from tests.spark.postgres_server import postgres_server
 from tests.spark.topics import create, fill
 
@@ -41,12 +41,12 @@ SPEC = """
 """
 
 
-def eventually(condition: Callable[[], bool], process: "Stages", what: str) -> None:
+def eventually(condition: Callable[[], bool], process: "Stages", what: str, *, every_s: float = 0.25) -> None:
     deadline = monotonic() + SECONDS_MAX
     while not condition():
         assert process.process.poll() is None, process.log.read_text()[-3000:]
         assert monotonic() < deadline, f"{what}: {process.log.read_text()[-3000:]}"
-        sleep(0.01)
+        sleep(every_s)
 
 
 class Stages:
@@ -131,17 +131,16 @@ def test_each_row_arrives_once_although_stages_are_killed(
         stack.callback(middle.kill)
         # The stage in the middle dies in a batch of which something is written.
         eventually(
-            lambda: (
-                len(records_of(bootstrap, "killed.transform")) > 0 if has_note(spec.checkpoint) else False
-            ),
+            lambda: count_of(bootstrap, "killed.transform") > 0 if has_note(spec.checkpoint) else False,
             middle,
             "transform writes",
+            every_s=0.02,
         )
         middle.kill()
         # The others go on.
         produce(running, ROWS)
-        eventually(lambda: len(records_of(bootstrap, "killed.extract")) == 2 * ROWS, ends, "extract goes on")
-        loaded = len(records_of(bootstrap, "killed.transform"))
+        eventually(lambda: count_of(bootstrap, "killed.extract") == 2 * ROWS, ends, "extract goes on")
+        loaded = count_of(bootstrap, "killed.transform")
         eventually(lambda: table.rows() == loaded, ends, "load goes on")
         assert loaded < 2 * ROWS
         # It comes back and catches up.
