@@ -184,7 +184,7 @@ def test_describe_shows_what_waits_and_who_reads(
     [
         (("--to", "yesterday"), "is no place in a log"),
         (("--to", "offset:1h"), "is no offset"),
-        (("--to", "earliest", "--topic", "t:x"), "is not TOPIC:PARTITION"),
+        (("--to", "earliest", "--topic", "t:x"), "is not TOPIC or TOPIC:PARTITION, as in"),
         ((), "--to"),
     ],
 )

@@ -41,18 +41,18 @@ def parse_target(text: str, now_ms: int) -> Place:
     """ValueError, with a sentence, if it is none."""
     word, colon, rest = text.partition(":")
     if not colon or word not in _KINDS:
-        place = parse_place(_without_iso(text), now_ms, number_is=Kind.OFFSET)
-        if place.kind is Kind.MAX_TIMESTAMP:
-            raise ValueError("a group cannot be moved to max-timestamp: give earliest, latest or a time")
-        return place
-    rest = _without_iso(rest)
-    is_duration = _DURATION.fullmatch(rest) is not None
-    place = parse_place(rest, now_ms, number_is=Kind.OFFSET)
-    if place.kind is not _KINDS[word] or (word == "duration") != is_duration:
+        return parse_place(_without_iso(text), now_ms, number_is=Kind.OFFSET, words=_WORDS)
+    try:
+        place = parse_place(_without_iso(rest), now_ms, number_is=Kind.OFFSET)
+    except ValueError:
+        place = None
+    is_duration = _DURATION.fullmatch(_without_iso(rest)) is not None
+    if place is None or place.kind is not _KINDS[word] or (word == "duration") != is_duration:
         raise ValueError(f"{rest!r} is no {word}: try {_EXAMPLES[word]}")
     return place
 
 
+_WORDS: Final = (Kind.EARLIEST.value, Kind.LATEST.value)
 _EXAMPLES: Final = {
     "offset": "offset:1234",
     "datetime": "datetime:2026-11-15T10:00",
@@ -78,7 +78,7 @@ def parse_selection(text: str) -> Selection:
         return Selection(topic, None)
     parts = numbers.split(",")
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-        raise ValueError(f"{text!r} is not TOPIC:PARTITION,...")
+        raise ValueError(f"{text!r} is not TOPIC or TOPIC:PARTITION, as in orders or orders:0,2")
     return Selection(topic, sorted({int(part) for part in parts}))
 
 

@@ -7,6 +7,7 @@ earliest, latest, max-timestamp
 """
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Final, NamedTuple
@@ -35,10 +36,10 @@ _NUMBERS: Final = {Kind.OFFSET: "an offset", Kind.TIMESTAMP: "milliseconds since
 _WORDS: Final = {kind.value: kind for kind in (Kind.EARLIEST, Kind.LATEST, Kind.MAX_TIMESTAMP)}
 
 
-def parse_place(text: str, now_ms: int, *, number_is: Kind) -> Place:
+def parse_place(text: str, now_ms: int, *, number_is: Kind, words: Sequence[str] = tuple(_WORDS)) -> Place:
     """ValueError, with a sentence, if it is none of these."""
     text = text.strip()
-    if text in _WORDS:
+    if text in words:
         return Place(_WORDS[text])
     if text.isascii() and text.isdigit():
         return _bounded(Place(number_is, int(text)), text)
@@ -49,7 +50,7 @@ def parse_place(text: str, now_ms: int, *, number_is: Kind) -> Place:
     except (ValueError, OverflowError, OSError):
         raise ValueError(
             f"{text!r} is no place in a log: give {_NUMBERS[number_is]}, a time (2026-03-01T12:00Z), "
-            "how long ago (15m, 1h30m, 7d), earliest, latest or max-timestamp"
+            f"how long ago (15m, 1h30m, 7d), {', '.join(words[:-1])} or {words[-1]}"
         ) from None
     return _bounded(Place(Kind.TIMESTAMP, round(seconds * 1000)), text)
 

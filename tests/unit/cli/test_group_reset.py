@@ -48,6 +48,20 @@ def test_places_as_people_write_them(text: str, place: Place | None) -> None:
         assert parse_target(text, NOW_MS) == place
 
 
+@pytest.mark.parametrize("text", ["offset:x", "offset:-1", "datetime:2026-13-45", "duration:x"])
+def test_who_names_a_kind_is_shown_one_of_that_kind(text: str) -> None:
+    word, _, rest = text.partition(":")
+    with pytest.raises(ValueError, match=f"'{rest}' is no {word}: try {word}:"):
+        parse_target(text, NOW_MS)
+
+
+def test_what_is_offered_is_also_taken() -> None:
+    with pytest.raises(ValueError, match="no place in a log") as refusal:
+        parse_target("banana", NOW_MS)
+    assert str(refusal.value).endswith("earliest or latest")
+    assert parse_target("latest", NOW_MS) == Place(Kind.LATEST)
+
+
 def test_a_time_without_a_zone_is_local() -> None:
     local = datetime(2026, 11, 15, 10, 0).astimezone()
     expected = Place(Kind.TIMESTAMP, round(local.timestamp() * 1000))
