@@ -25,8 +25,8 @@ from benchmarks.settings import FULL, QUICK, Settings
 from penstock.limits import MIB
 from penstock.protocol.compression import Codec
 from penstock.protocol.records import Headers, Record, build_batch
-from penstock.spark.decode import Columns, Decoder
-from penstock.spark.encode import encode, partition_of
+from penstock.spark.records.decode import Columns, Decoder
+from penstock.spark.records.encode import encode, partition_of
 from penstock.types import Offset, ProducerId
 
 CHUNK_BYTES = 8 * MIB

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.protocol.compression import Codec
-from penstock.spark.encode import encode
+from penstock.spark.records.encode import encode
 from penstock.testing import Broker
 from penstock.types import TopicPartition
 from tests.spark.topics import BATCH_BYTES_MAX, client_of, create

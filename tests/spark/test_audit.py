@@ -15,9 +15,9 @@ import pytest
 from penstock.errors import CommandFailed, ConfigError
 from penstock.spark.lake.description import FORMATS
 from penstock.spark.lake.table import Batch, DataFile
-from penstock.spark.pipelines.audit import AuditSettings, audit, check
-from penstock.spark.pipelines.audit_ids import parse_ids
-from penstock.spark.pipelines.audit_report import AuditReport
+from penstock.spark.pipelines.audit.ids import parse_ids
+from penstock.spark.pipelines.audit.report import AuditReport
+from penstock.spark.pipelines.audit.run import AuditSettings, audit, check
 from penstock.spark.pipelines.running import Stop
 from penstock.testing import Broker
 from tests.integration.broker_process import eventually, penstock

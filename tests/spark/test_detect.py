@@ -12,10 +12,10 @@ import pytest
 
 from penstock.errors import CommandFailed
 from penstock.protocol.compression import Codec
-from penstock.spark.encode import encode
-from penstock.spark.pipelines.detect import DetectReport, DetectSettings, check, detect
-from penstock.spark.pipelines.detect_rules import Kind, Rule, Rules, Stream, read_rules
+from penstock.spark.pipelines.detect.rules import Kind, Rule, Rules, Stream, read_rules
+from penstock.spark.pipelines.detect.run import DetectReport, DetectSettings, check, detect
 from penstock.spark.pipelines.running import Stop
+from penstock.spark.records.encode import encode
 from penstock.testing import Broker
 from penstock.types import TopicPartition
 from tests.integration.broker_process import penstock

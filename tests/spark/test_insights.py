@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import CommandFailed
-from penstock.spark.partitioning import partition_of
-from penstock.spark.pipelines.insights import (
+from penstock.spark.pipelines.insights.run import (
     InsightsReport,
     InsightsSettings,
     check,
@@ -17,8 +16,9 @@ from penstock.spark.pipelines.insights import (
     parse_made,
 )
 from penstock.spark.pipelines.jobs import GivenUp
-from penstock.spark.pipelines.replay_plan import Bound
+from penstock.spark.pipelines.replay.plan import Bound
 from penstock.spark.pipelines.running import Stop
+from penstock.spark.records.partitioning import partition_of
 from penstock.testing import Broker
 from penstock.types import Offset, TopicPartition
 from tests.integration.broker_process import penstock

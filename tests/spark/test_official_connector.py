@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyspark
 import pytest
 
 from penstock.testing import Broker
-from tests.spark.connector import NotToBeHad, jars
+from tests.spark.connector import NotToBeHad, jars, streams
 from tests.spark.topics import create, fill, numbered
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def run_beside_the_connector(program: str, *arguments: str) -> dict[str, object]
 import json, sys
 from penstock.spark.session import spark_session
 bootstrap, topic, folder = sys.argv[1:4]
-same_version = {version == pyspark.__version__}
+streams = {streams(version)}
 found = {{}}
 jars = {",".join(str(file.resolve()) for file in files)!r}
 with spark_session("official", "local[2]", {{"spark.jars": jars}}, log_level="OFF") as spark:
@@ -66,7 +65,7 @@ found["schemas"] = [
     spark.read.format(each).options(**options, includeHeaders="true").load().schema.simpleString()
     for each in ("kafka", "penstock")
 ]
-if same_version:
+if streams:
     query = spark.readStream.format("kafka").options(**options).load().writeStream.format("noop").option(
         "checkpointLocation", folder).trigger(availableNow=True).start()
     query.awaitTermination()

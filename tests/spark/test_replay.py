@@ -12,12 +12,12 @@ import pytest
 
 from penstock.errors import CommandFailed
 from penstock.spark.lake.description import FORMATS, open_table
-from penstock.spark.pipelines import replay as module
-from penstock.spark.pipelines.audit import AuditSettings, audit
-from penstock.spark.pipelines.audit_ids import parse_ids
-from penstock.spark.pipelines.replay import ReplaySettings, check, dry_run, replay
-from penstock.spark.pipelines.replay_plan import Bound, Record
-from penstock.spark.pipelines.replay_report import ReplayReport
+from penstock.spark.pipelines.audit.ids import parse_ids
+from penstock.spark.pipelines.audit.run import AuditSettings, audit
+from penstock.spark.pipelines.replay import run as module
+from penstock.spark.pipelines.replay.plan import Bound, Record
+from penstock.spark.pipelines.replay.report import ReplayReport
+from penstock.spark.pipelines.replay.run import ReplaySettings, check, dry_run, replay
 from penstock.spark.pipelines.running import Stop
 from penstock.testing import Broker
 from penstock.types import TopicPartition

@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from penstock.protocol.compression import Codec
-from penstock.spark.encode import encode
+from penstock.spark.records.encode import encode
 from penstock.testing import Broker
 from penstock.types import TopicPartition
 from tests.spark.topics import client_of, create, fill, numbered

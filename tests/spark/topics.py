@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from penstock.config.listeners import parse_address
 from penstock.protocol.compression import Codec
-from penstock.spark.encode import encode
+from penstock.spark.records.encode import encode
 from penstock.testing import Broker
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster import ClusterClient

@@ -23,8 +23,8 @@ from penstock.cli.pipeline import (
 
 if TYPE_CHECKING:
     from penstock.cli.connection import Broker
-    from penstock.spark.pipelines.audit import AuditSettings
-    from penstock.spark.pipelines.audit_report import AuditReport
+    from penstock.spark.pipelines.audit.report import AuditReport
+    from penstock.spark.pipelines.audit.run import AuditSettings
 
 EXAMPLES = examples(
     ("Is every record in the lake, once, as it was?",
@@ -98,8 +98,8 @@ def audit(
 
     spark_settings = settings_of(settings or [], "--set")
     with _spark_is_installed():
-        from penstock.spark.pipelines.audit import AuditSettings, check
-        from penstock.spark.pipelines.audit_ids import parse_ids
+        from penstock.spark.pipelines.audit.ids import parse_ids
+        from penstock.spark.pipelines.audit.run import AuditSettings, check
     wanted = AuditSettings(
         topics=tuple(dict.fromkeys(topics)),
         access=_access(broker),
@@ -124,7 +124,7 @@ def audit(
 def _audited(wanted: "AuditSettings", master: str, spark_settings: dict[str, str]) -> "AuditReport":
     """A stop leaves no verdict, so it is no success here."""
     from penstock.cli.output import note
-    from penstock.spark.pipelines.audit import audit as run_audit
+    from penstock.spark.pipelines.audit.run import audit as run_audit
     from penstock.spark.pipelines.jobs import GivenUp, stop_at_once_on_signals
     from penstock.spark.pipelines.running import SparkEnded
     from penstock.spark.session import spark_session

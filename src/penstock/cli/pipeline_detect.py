@@ -68,9 +68,9 @@ def detect(
 ) -> None:
     spark_settings = settings_of(settings or [], "--set")
     with _spark_is_installed():
-        from penstock.spark.pipelines.detect import DetectSettings, check
-        from penstock.spark.pipelines.detect import detect as run_detect
-        from penstock.spark.pipelines.detect_rules import read_rules
+        from penstock.spark.pipelines.detect.rules import read_rules
+        from penstock.spark.pipelines.detect.run import DetectSettings, check
+        from penstock.spark.pipelines.detect.run import detect as run_detect
     wanted = DetectSettings(
         topic=topic,
         alerts=to,

@@ -70,8 +70,8 @@ def insights(
 
     spark_settings = settings_of(settings or [], "--set")
     with _spark_is_installed():
-        from penstock.spark.pipelines.insights import InsightsSettings, check, parse_made
-        from penstock.spark.pipelines.insights import insights as run_insights
+        from penstock.spark.pipelines.insights.run import InsightsSettings, check, parse_made
+        from penstock.spark.pipelines.insights.run import insights as run_insights
         from penstock.spark.pipelines.jobs import GivenUp, stop_at_once_on_signals
         from penstock.spark.pipelines.running import SparkEnded
         from penstock.spark.session import spark_session

@@ -23,7 +23,7 @@ from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.cli.connection import Broker
-    from penstock.spark.pipelines.replay_plan import Bound
+    from penstock.spark.pipelines.replay.plan import Bound
 
 EXAMPLES = examples(
     ("A whole table", "penstock pipeline replay --lake ./lake --to orders-again"),
@@ -88,8 +88,8 @@ def replay(
     spark_settings = settings_of(settings or [], "--set")
     with _spark_is_installed():
         from penstock.spark.pipelines.jobs import GivenUp
-        from penstock.spark.pipelines.replay import ReplaySettings, check, dry_run
-        from penstock.spark.pipelines.replay import replay as run_replay
+        from penstock.spark.pipelines.replay.run import ReplaySettings, check, dry_run
+        from penstock.spark.pipelines.replay.run import replay as run_replay
     wanted = ReplaySettings(
         folder=lake.absolute(),
         to=to,
@@ -121,7 +121,7 @@ def replay(
 def bound(text: str, option: str, *, unbounded: str) -> "Bound":
     from penstock.cli.times import Kind, parse_place
     from penstock.spark.option_values import partition_offsets
-    from penstock.spark.pipelines.replay_plan import Bound
+    from penstock.spark.pipelines.replay.plan import Bound
 
     if text.strip() == unbounded:
         return Bound()

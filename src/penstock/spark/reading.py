@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.limits import LONG_MAX
 from penstock.spark.access import client_settings
-from penstock.spark.decode import Decoder
 from penstock.spark.discovery import report_losses
 from penstock.spark.offsets import Position, Range
 from penstock.spark.options import ReadSettings
 from penstock.spark.pool import borrowed
+from penstock.spark.records.decode import Decoder
 from penstock.spark.table import Table
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster import ClusterClient, OffsetGone

@@ -30,9 +30,9 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, Str
 from penstock.errors import ConfigError
 from penstock.spark.access import client_settings
 from penstock.spark.discovery import listed
-from penstock.spark.encode import RecordTooLarge, encode, partition_of
 from penstock.spark.options import WriteSettings, write_settings
 from penstock.spark.pool import borrowed
+from penstock.spark.records.encode import RecordTooLarge, encode, partition_of
 from penstock.spark.table import HEADERS_TYPE
 from penstock.types import TopicPartition
 from penstock.wire.cluster import ClusterClient

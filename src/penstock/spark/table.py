@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import ConfigError, CorruptData
-from penstock.spark.decode import Columns, Decoded
+from penstock.spark.records.decode import Columns, Decoded
 from penstock.types import TopicPartition
 
 HEADERS_TYPE: Final = ArrayType(

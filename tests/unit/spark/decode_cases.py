@@ -26,8 +26,8 @@ from penstock.protocol.batches import (
 )
 from penstock.protocol.compression import Codec, compress
 from penstock.protocol.records import Record, iterate
-from penstock.spark import record_starts
-from penstock.spark.decode import Columns, Decoded, Decoder
+from penstock.spark.records import record_starts
+from penstock.spark.records.decode import Columns, Decoded, Decoder
 from penstock.types import Offset, ProducerId
 
 LIMIT_BYTES = 8 << 20

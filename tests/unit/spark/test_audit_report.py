@@ -4,8 +4,8 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.spark.lake.table import Span
-from penstock.spark.pipelines.audit_ids import IdPart, Kind, parse_ids
-from penstock.spark.pipelines.audit_report import AuditReport, Finding, counting, id_text, spans_text
+from penstock.spark.pipelines.audit.ids import IdPart, Kind, parse_ids
+from penstock.spark.pipelines.audit.report import AuditReport, Finding, counting, id_text, spans_text
 
 
 def report(

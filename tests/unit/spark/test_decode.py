@@ -11,7 +11,7 @@ from penstock.protocol.batches import (
 )
 from penstock.protocol.compression import Codec
 from penstock.protocol.records import Record, build_batch
-from penstock.spark.decode import Columns, Decoder
+from penstock.spark.records.decode import Columns, Decoder
 from penstock.types import Offset, ProducerId
 from tests.unit.spark.decode_cases import (
     FOREVER,

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from penstock.protocol.batches import HEADER_BYTES, seal_in_place, split_batches
 from penstock.protocol.compression import Codec, compress, decompress
-from penstock.spark.decode import Columns
+from penstock.spark.records.decode import Columns
 from tests.unit.spark.decode_cases import (
     check_against_house,
     chunks,

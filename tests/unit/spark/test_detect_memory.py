@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from penstock.spark.pipelines.detect_memory import Look, Memory
-from penstock.spark.pipelines.detect_rules import Kind, Rule
-from penstock.spark.pipelines.detect_state import Alert, Held, step
-from penstock.spark.pipelines.detect_windows import Event
+from penstock.spark.pipelines.detect.memory import Look, Memory
+from penstock.spark.pipelines.detect.rules import Kind, Rule
+from penstock.spark.pipelines.detect.state import Alert, Held, step
+from penstock.spark.pipelines.detect.windows import Event
 
 COUNT = Rule("fast", Kind.COUNT, 3, 1_000)
 SESSION = Rule("long", Kind.SESSION, 3, 1_000)

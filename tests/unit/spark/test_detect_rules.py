@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import CommandFailed
-from penstock.spark.pipelines.detect import check_columns
-from penstock.spark.pipelines.detect_rules import Kind, Rules, Stream, parse_rules, read_rules
+from penstock.spark.pipelines.detect.rules import Kind, Rules, Stream, parse_rules, read_rules
+from penstock.spark.pipelines.detect.run import check_columns
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "detect" / "payments.toml"
 RULE = 'name = "fast"\nkind = "count"\nwithin = "1m"\nat_least = 5\n'

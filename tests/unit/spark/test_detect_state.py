@@ -8,10 +8,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as some
 
-from penstock.spark.pipelines.detect_rules import EVENTS_MAX, Kind, Rule
-from penstock.spark.pipelines.detect_sessions import Session
-from penstock.spark.pipelines.detect_state import Alert, Held, Outcome, step
-from penstock.spark.pipelines.detect_windows import Event
+from penstock.spark.pipelines.detect.rules import EVENTS_MAX, Kind, Rule
+from penstock.spark.pipelines.detect.sessions import Session
+from penstock.spark.pipelines.detect.state import Alert, Held, Outcome, step
+from penstock.spark.pipelines.detect.windows import Event
 
 COUNT = Rule("fast", Kind.COUNT, 3, 1_000)
 SUM = Rule("much", Kind.SUM, 100.0, 1_000, field="amount")

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from penstock.protocol.batches import check_client_shape, parse_only_header
 from penstock.protocol.compression import Codec
 from penstock.protocol.records import Record, build_batch, iterate
-from penstock.spark.binary_columns import binary_column
-from penstock.spark.encode import RecordTooLarge, encode, partition_of
-from penstock.spark.partitioning import STICKY_ROWS_MIN, murmur2
-from penstock.spark.record_headers import HEADERS_TYPE
+from penstock.spark.records.binary_columns import binary_column
+from penstock.spark.records.encode import RecordTooLarge, encode, partition_of
+from penstock.spark.records.partitioning import STICKY_ROWS_MIN, murmur2
+from penstock.spark.records.record_headers import HEADERS_TYPE
 from penstock.types import Offset
 from tests.unit.spark.decode_cases import pieces_of, rows_in, rows_of_kafka_python, texts
 

@@ -6,8 +6,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.limits import DAY_MS, KIB, MIB, SECOND_MS
-from penstock.spark.partitioning import partition_of
-from penstock.spark.pipelines.insights_advice import (
+from penstock.spark.pipelines.insights.advice import (
     Advice,
     advise,
     batch_size,
@@ -20,7 +19,7 @@ from penstock.spark.pipelines.insights_advice import (
     suffixed,
     uneven,
 )
-from penstock.spark.pipelines.insights_numbers import (
+from penstock.spark.pipelines.insights.numbers import (
     BatchSample,
     KeyLoad,
     Measured,
@@ -29,6 +28,7 @@ from penstock.spark.pipelines.insights_numbers import (
     Times,
     skew,
 )
+from penstock.spark.records.partitioning import partition_of
 
 
 def measured(loads: Sequence[int], keys: Sequence[KeyLoad] = (), **more: object) -> Measured:

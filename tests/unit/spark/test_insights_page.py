@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from penstock.limits import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
-from penstock.spark.pipelines.insights_advice import Advice
-from penstock.spark.pipelines.insights_numbers import (
+from penstock.spark.pipelines.insights.advice import Advice
+from penstock.spark.pipelines.insights.numbers import (
     SLICES_MAX,
     BatchSample,
     GroupWait,
@@ -25,8 +25,8 @@ from penstock.spark.pipelines.insights_numbers import (
     slice_width,
     times_of,
 )
-from penstock.spark.pipelines.insights_page import duration, page, places_of
-from penstock.spark.pipelines.insights_plots import Bar, Place, Series, bar_plot, line_plot, nice_ceiling
+from penstock.spark.pipelines.insights.page import duration, page, places_of
+from penstock.spark.pipelines.insights.plots import Bar, Place, Series, bar_plot, line_plot, nice_ceiling
 
 NASTY = b"<script>alert('\"&')</script>"
 SOME_TIMES = Times(10, 5.0, 50.0, 400.0, 1_000)

@@ -8,7 +8,6 @@ import pytest
 from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError
-from penstock.spark.decode import Decoded
 from penstock.spark.lake.schema import new_fields
 from penstock.spark.lake.table import LakeRefused
 from penstock.spark.payload import BadValue, Payload
@@ -16,6 +15,7 @@ from penstock.spark.payload.ddl import parse_ddl
 from penstock.spark.payload.evolution import added_columns, remember
 from penstock.spark.payload.schema_files import SchemaFile
 from penstock.spark.payload.shapes import arrow_type
+from penstock.spark.records.decode import Decoded
 from penstock.types import Offset, TopicPartition
 
 SOURCE = TopicPartition("orders", 3)

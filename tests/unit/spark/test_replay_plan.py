@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import CorruptData
 from penstock.spark.lake.table import Span
-from penstock.spark.pipelines.replay_plan import (
+from penstock.spark.pipelines.replay.plan import (
     SLICE_S,
     Bound,
     Held,

@@ -18,11 +18,11 @@ import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from penstock.errors import ConfigError
-from penstock.spark.decode import Decoded
 from penstock.spark.payload import dead_letters
 from penstock.spark.payload.dead_letters import Origin, dead_letter_column
 from penstock.spark.payload.settings import BadRows, Format, PayloadSettings, payload_settings
 from penstock.spark.payload.shapes import MISFITS, Record, nullable_field, record_columns
+from penstock.spark.records.decode import Decoded
 from penstock.spark.table import full_schema
 from penstock.types import TopicPartition
 

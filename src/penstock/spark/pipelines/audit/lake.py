@@ -1,0 +1,264 @@
+"""Topics against the lake: is every record there, once, as it was?
+
+Strategy: the records of the topic and the rows of the table are put together and grouped by topic, partition
+and offset. A group says by itself what is wrong with it: only from the topic is lost, two from the table is
+doubled, two contents are different. So the work is one shuffle of small rows, and only counts come back; the
+offsets of what was lost come back as ranges, in a second pass that is made only when there are any.
+
+How a gap is told from a loss: only records count that the topic has now, in the range that the table says it
+holds. Marks of transactions and what compaction removed are no records when the topic is read, so their
+offsets are asked of nobody. Rows of records that retention removed since are the lake's purpose. Of offsets
+before the topic's start that the table does not have, nobody can say what they were: they are `unknown`.
+
+Rule: the table's end is asked first, then that of the topic, so that what comes meanwhile is not lost.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from penstock.spark.lake.table import OURS, Span
+from penstock.spark.offsets import Range
+from penstock.spark.pipelines.audit.report import EXAMPLES_MAX, Finding, spans_text
+from penstock.spark.pipelines.lake_rows import Listed, ends_of, format_of, listed, rows_in
+from penstock.spark.pipelines.topic_rows import records_in
+from penstock.types import Offset, TopicPartition
+from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+PLACE: Final = ("topic", "partition", "offset")
+SPAN_OFFSETS: Final = 1_000_000
+"""Ranges of lost offsets are found in pieces of so many, and joined afterwards."""
+SPANS_MAX: Final = 1_000
+
+
+class LakePlan(NamedTuple):
+    """What is compared with what. Made before Spark is started."""
+
+    folder: Path
+    files: Listed
+    strays: tuple[str, ...]
+    ends: dict[TopicPartition, int]
+    """One past what the table says it holds."""
+    earliest: dict[TopicPartition, int]
+    latest: dict[TopicPartition, int]
+    keeps_order: bool
+
+    @property
+    def ranges(self) -> list[Range]:
+        """Where the topic and the table must agree."""
+        found = [
+            Range(partition, Offset(self.earliest[partition]), Offset(min(end, self.latest[partition])))
+            for partition, end in sorted(self.ends.items())
+        ]
+        return [each for each in found if each.size > 0]
+
+
+def plan_lake(folder: Path, client: ClusterClient, partitions: Sequence[TopicPartition]) -> LakePlan:
+    form = format_of(folder)
+    ends = ends_of(folder, partitions)
+    # Listed before the log is read: a file is named before it lies where others see it.
+    seen = _visible(folder) if form == "parquet" else set[str]()
+    files = listed(folder)
+    strays = [path for path in sorted(seen - {*files.there, *files.missing}) if Path(path).is_file()]
+    asked = dict.fromkeys(partitions, EARLIEST)
+    earliest = client.offsets(asked, read_committed=False)
+    latest = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=False)
+    return LakePlan(
+        folder,
+        files,
+        tuple(strays),
+        ends,
+        {partition: offset for partition, (offset, _) in earliest.items()},
+        {partition: offset for partition, (offset, _) in latest.items()},
+        keeps_order=form != "delta",
+    )
+
+
+def _visible(folder: Path) -> set[str]:
+    """What programs that read the folder without the log take for the table."""
+    found = folder.rglob("*.parquet")
+    return {str(path) for path in found if OURS not in path.relative_to(folder).parts}
+
+
+# Without Spark
+
+
+def from_plan(plan: LakePlan) -> list[Finding]:
+    where = str(plan.folder)
+    findings = [
+        Finding("files", where, len(paths), what, tuple(paths[:EXAMPLES_MAX]))
+        for paths, what in (
+            (plan.files.missing, "files that the table names are missing"),
+            (plan.strays, "files lie in the folder and do not belong to the table"),
+        )
+    ]
+    for partition, latest in sorted(plan.latest.items()):
+        end, earliest = plan.ends.get(partition), plan.earliest[partition]
+        name = _name(partition)
+        if end is None:
+            findings.append(Finding("behind", name, latest - earliest, "offsets not archived, none is"))
+        elif end > latest:
+            what = f"offsets in the table beyond the end of the topic, {latest}: it was deleted and made anew"
+            findings.append(Finding("different", name, end - latest, what))
+        else:
+            findings.append(Finding("behind", name, latest - max(end, earliest), "offsets not archived yet"))
+            gone = max(earliest - end, 0)
+            findings.append(Finding("lost", name, gone, "offsets left the topic before they were archived"))
+    return findings
+
+
+# With Spark
+
+
+def compared(spark: "SparkSession", plan: LakePlan, access: dict[str, str], *, contents: bool) -> "DataFrame":
+    """One row for each offset that the topic or the table has."""
+    hashed = ("key", "value", "headers", "timestamp") if contents else ()
+    topic = records_in(spark, access, plan.ranges, (*PLACE, *hashed))
+    topics = sorted({partition.topic for partition in plan.latest})
+    table = rows_in(spark, plan.files.there).where(F.col("topic").isin(topics))
+    both = _marked(topic, 1, hashed).unionByName(_marked(table, 0, hashed))
+    in_topic, in_table = F.sum("of_topic"), F.sum(1 - F.col("of_topic"))
+    return both.groupBy(*PLACE).agg(
+        in_topic.alias("in_topic"),
+        in_table.alias("in_table"),
+        (F.min("content") != F.max("content")).alias("differs"),
+    )
+
+
+def _marked(rows: "DataFrame", of_topic: int, hashed: Sequence[str]) -> "DataFrame":
+    return rows.select(*PLACE, F.lit(of_topic).alias("of_topic"), _content(hashed).alias("content"))
+
+
+def _content(hashed: Sequence[str]) -> "Column":
+    if not hashed:
+        return F.lit(0)
+    none = F.array().cast("array<struct<key:string,value:binary>>")
+    columns = [F.coalesce(F.col(name), none) if name == "headers" else F.col(name) for name in hashed]
+    # Null and an empty string hash alike, and a value must not be taken for a key.
+    return F.xxhash64(*(part for column in columns for part in (column, column.isNull())))
+
+
+def counts(places: "DataFrame", plan: LakePlan) -> "DataFrame":
+    """One row for each partition."""
+    start = _looked_up({partition: int(offset) for partition, offset in plan.earliest.items()})
+    # Where the topic no longer begins, the table is all that is known.
+    is_before = F.col("offset") < start
+    in_topic, in_table = F.col("in_topic") > 0, F.col("in_table") > 0
+
+    def how_many(condition: "Column") -> "Column":
+        return F.coalesce(F.sum(F.when(condition, 1).otherwise(0)), F.lit(0))
+
+    return places.groupBy("topic", "partition").agg(
+        F.sum("in_topic").alias("records"),
+        F.sum("in_table").alias("rows"),
+        how_many(in_topic & ~in_table).alias("lost"),
+        F.sum(F.greatest(F.col("in_table") - 1, F.lit(0))).alias("duplicated"),
+        how_many(F.col("differs")).alias("different"),
+        how_many(in_table & ~in_topic & ~is_before).alias("only_rows"),
+        how_many(in_table & is_before).alias("old_rows"),
+        F.min(F.when(in_table & is_before, F.col("offset"))).alias("old_first"),
+    )
+
+
+def _looked_up(numbers: dict[TopicPartition, int]) -> "Column":
+    """The number of the row's partition."""
+    pairs = [F.lit(item) for (topic, each), number in numbers.items() for item in (f"{topic}/{each}", number)]
+    name = F.concat_ws("/", F.col("topic"), F.col("partition").cast("string"))
+    return F.try_element_at(F.create_map(*pairs), name) if pairs else F.lit(0)
+
+
+def spans(places: "DataFrame", condition: "Column") -> "DataFrame":
+    """Ranges of offsets of which the condition holds, cut at multiples of SPAN_OFFSETS."""
+    piece = F.floor(F.col("offset") / SPAN_OFFSETS)
+    in_order = Window.partitionBy("topic", "partition", "piece").orderBy("offset")
+    found = places.where(condition).select(*PLACE, piece.alias("piece"))
+    found = found.withColumn("run", F.col("offset") - F.row_number().over(in_order))
+    return (
+        found.groupBy("topic", "partition", "piece", "run")
+        .agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
+        .orderBy("topic", "partition", "first")
+        .limit(SPANS_MAX)
+    )
+
+
+def disorder(spark: "SparkSession", plan: LakePlan) -> "DataFrame":
+    """Rows that lie in a file behind one of the same partition with a higher offset."""
+    rows = rows_in(spark, plan.files.there)
+    if not plan.files.there:
+        return rows.groupBy("topic", "partition").agg(F.lit(0).alias("late"), F.lit("").alias("file"))
+    file, row = F.col("_metadata.file_path"), F.col("_metadata.row_index")
+    rows = rows.select(*PLACE, file.alias("file"), row.alias("row"))
+    before = Window.partitionBy("file", "topic", "partition").orderBy("row")
+    highest = F.max("offset").over(before.rowsBetween(Window.unboundedPreceding, -1))
+    late = rows.withColumn("highest", highest).where(F.col("offset") < F.col("highest"))
+    return late.groupBy("topic", "partition").agg(
+        F.count(F.lit(1)).alias("late"), F.min("file").alias("file")
+    )
+
+
+def from_counts(plan: LakePlan, rows: Sequence[Any]) -> list[Finding]:
+    findings = []
+    for row in sorted(rows):
+        partition = TopicPartition(row.topic, row.partition)
+        name = _name(partition)
+        findings += [
+            Finding("duplicated", name, row.duplicated, "rows are in the table more than once"),
+            Finding("different", name, row.different, "rows are not what the records of the topic are"),
+            Finding("compacted", name, row.only_rows, "rows whose records the topic no longer has"),
+            Finding(
+                "unknown",
+                name,
+                _unknown(plan, partition, row),
+                "offsets before the topic's start are missing",
+            ),
+        ]
+    return findings
+
+
+def _unknown(plan: LakePlan, partition: TopicPartition, row: Any) -> int:
+    """Offsets that neither has, from the first that the table has to where the topic begins."""
+    if row.old_first is None:
+        return 0
+    end = min(plan.earliest[partition], plan.ends.get(partition, plan.earliest[partition]))
+    return max(int(end - row.old_first - row.old_rows), 0)
+
+
+def lost_findings(rows: Sequence[Any], found: Sequence[Any]) -> list[Finding]:
+    """`found` are the ranges, `rows` the counts."""
+    spans_of: dict[TopicPartition, list[Span]] = {}
+    for row in found:
+        place = TopicPartition(row.topic, row.partition)
+        spans_of.setdefault(place, []).append(Span(row.first, row.last + 1))
+    findings = []
+    for row in sorted(rows):
+        partition = TopicPartition(row.topic, row.partition)
+        mine = spans_of.get(partition, [])
+        is_all = sum(span.end - span.start for span in mine) == row.lost
+        examples = spans_text(mine, is_all=is_all) if row.lost else ()
+        findings.append(Finding("lost", _name(partition), row.lost, "records are not in the table", examples))
+    return findings
+
+
+def order_findings(plan: LakePlan, rows: Sequence[Any]) -> list[Finding]:
+    # Delta puts files together as it likes. Offsets are in the rows, so nothing is lost by it.
+    kind = "order" if plan.keeps_order else "sorted"
+    return [
+        Finding(
+            kind,
+            f"{row.topic}/{row.partition}",
+            row.late,
+            "rows lie behind one with a higher offset",
+            (f"in {row.file}",),
+        )
+        for row in sorted(rows)
+    ]
+
+
+def _name(partition: TopicPartition) -> str:
+    return f"{partition.topic}/{partition.partition}"

@@ -1,0 +1,228 @@
+"""One topic against another that was made from it: is every record there, once, and in order?
+
+    orders ── a program ──▶ orders-enriched
+
+Strategy: the records of both are put together and grouped by id. A group says by itself what is wrong with
+it: none in the second topic is lost, more than in the first is doubled. For order, what is in both is looked
+at key by key in the order of the second topic, and each record that comes behind one that it was before is
+late. Only counts and a few examples come back to the driver.
+
+Rule 1: records of the first topic behind the last one that was found again are not lost but `behind`: the
+        program may still be at work.
+Rule 2: order is asked of the first copy of a record. Those that come again are counted as duplicates, and
+        that they come late is what makes them so.
+Rule 3: the second topic's end is settled first, then the first's, so that nothing lacks its origin.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from penstock.spark.offsets import Range
+from penstock.spark.pipelines.audit.ids import IdPart, id_column, needs_headers, needs_value
+from penstock.spark.pipelines.audit.report import EXAMPLES_MAX, Finding, id_text
+from penstock.spark.pipelines.lake_rows import SCHEMA
+from penstock.spark.pipelines.topic_rows import records_in
+from penstock.types import Offset, TopicPartition
+from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+Collect = Callable[["DataFrame"], list[Any]]
+"""Runs a query, unless a stop is asked for."""
+
+
+class TopicsPlan(NamedTuple):
+    source: tuple[str, ...]
+    target: str | None
+    """None: the source is looked at by itself."""
+    source_ranges: list[Range]
+    target_ranges: list[Range]
+    ids: tuple[IdPart, ...]
+    where: str | None
+
+    @property
+    def name(self) -> str:
+        source = ",".join(self.source)
+        return source if self.target is None else f"{source} to {self.target}"
+
+
+def ranges_of(client: ClusterClient, partitions: Sequence[TopicPartition]) -> list[Range]:
+    """All there is now."""
+    starts = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=True)
+    ends = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=True)
+    found = [Range(each, starts[each][0], Offset(ends[each][0])) for each in sorted(partitions)]
+    return [each for each in found if each.size > 0]
+
+
+def records(spark: "SparkSession", plan: TopicsPlan, access: dict[str, str]) -> "DataFrame":
+    """Those of both topics: id, key, place, and whose they are."""
+    parts = [_identified(spark, plan, access, plan.source_ranges, is_source=True)]
+    if plan.target is not None:
+        parts.append(_identified(spark, plan, access, plan.target_ranges, is_source=False))
+    return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+
+
+def _identified(
+    spark: "SparkSession",
+    plan: TopicsPlan,
+    access: dict[str, str],
+    ranges: Sequence[Range],
+    *,
+    is_source: bool,
+) -> "DataFrame":
+    columns = ["topic", "partition", "offset", "key"]
+    filtered = is_source and plan.where is not None
+    if filtered:
+        columns = [part.split()[0] for part in SCHEMA.split(", ")]
+    columns += ["headers"] if needs_headers(plan.ids) and "headers" not in columns else []
+    columns += ["value"] if needs_value(plan.ids) and "value" not in columns else []
+    # What was aborted was never sent, for those who read this way: programs between topics do.
+    committed = {**access, "kafka.isolation.level": "read_committed"}
+    rows = records_in(spark, committed, ranges, columns)
+    if filtered and plan.where is not None:
+        rows = rows.where(plan.where)
+    lane = F.concat_ws("/", F.col("topic"), F.col("partition").cast("string")).alias("lane")
+    place = F.struct("offset", lane, "key").alias("place")
+    return rows.select(id_column(plan.ids).alias("id"), place, F.lit(is_source).alias("is_source"))
+
+
+def by_id(rows: "DataFrame") -> "DataFrame":
+    """One row for each id: how often it is in either topic, and where it is first. Those without an id are
+    one row too."""
+    is_source = F.col("is_source")
+    return rows.groupBy("id").agg(
+        F.sum(F.when(is_source, 1).otherwise(0)).alias("of_source"),
+        F.sum(F.when(is_source, 0).otherwise(1)).alias("of_target"),
+        F.min(F.when(is_source, F.col("place"))).alias("source"),
+        F.min(F.when(~is_source, F.col("place"))).alias("target"),
+    )
+
+
+class Outcome(NamedTuple):
+    ids: int
+    findings: list[Finding]
+
+
+def outcome(plan: TopicsPlan, everything: "DataFrame", collect: Collect) -> Outcome:
+    """Of what `by_id` makes, kept by Spark for the several questions asked of it."""
+    ids = everything.where("id is not null")
+    lanes = [_Lane(*row) for row in collect(_by_lane(plan, everything))]
+    found = [_nameless(plan, lanes), *_doubled(plan, ids, lanes, collect)]
+    if plan.target is not None:
+        found += _missing(plan, ids, lanes, collect)
+        found += _disordered(plan, ids, collect)
+    return Outcome(sum(lane.ids for lane in lanes), found)
+
+
+class _Lane(NamedTuple):
+    """Sums over the ids that are first in one partition of the source; None: over those in the target."""
+
+    lane: str | None
+    nameless: int
+    ids: int
+    absent: int
+    doubled: int
+    repeated: int
+    new: int
+    last: int | None
+    """Offset of the last record that arrived."""
+
+
+def _by_lane(plan: TopicsPlan, everything: "DataFrame") -> "DataFrame":
+    of_source, of_target = F.col("of_source"), F.col("of_target")
+    has_id = F.col("id").isNotNull()
+    # Records that a condition leaves out at their origin are not asked about where they arrived.
+    counts = has_id if plan.where is None else has_id & (of_source > 0)
+    more = of_target - F.greatest(of_source, F.lit(1))
+    return everything.groupBy("source.lane").agg(
+        F.sum(F.when(has_id, 0).otherwise(of_source + of_target)),
+        _how_many(has_id),
+        _how_many(has_id & (of_target == 0)),
+        _total(F.when(counts, more)),
+        _total(F.when(has_id, of_source - 1)),
+        _how_many(has_id & (of_source == 0)),
+        F.max(F.when(has_id & (of_target > 0), F.col("source.offset"))),
+    )
+
+
+def _nameless(plan: TopicsPlan, lanes: Sequence[_Lane]) -> Finding:
+    what = f"records have no {' and '.join(map(str, plan.ids))}"
+    return Finding("unknown", plan.name, sum(lane.nameless for lane in lanes), what)
+
+
+def _doubled(plan: TopicsPlan, ids: "DataFrame", lanes: Sequence[_Lane], collect: Collect) -> list[Finding]:
+    repeated = sum(lane.repeated for lane in lanes)
+    if plan.target is None:
+        again = ids.where("of_source > 1")
+        what = "records have the id of another"
+        return [_with_examples("duplicated", plan, repeated, what, again, collect)]
+    doubled = sum(lane.doubled for lane in lanes)
+    again = ids.where("of_target > greatest(of_source, 1)")
+    new = sum(lane.new for lane in lanes)
+    return [
+        _with_examples("duplicated", plan, doubled, "records arrived more than once", again, collect),
+        Finding("repeated", plan.name, repeated, "records have in the first topic the id of another"),
+        Finding("new", plan.name, new, "records are in the second topic only"),
+    ]
+
+
+def _missing(plan: TopicsPlan, ids: "DataFrame", lanes: Sequence[_Lane], collect: Collect) -> list[Finding]:
+    if not any(lane.absent for lane in lanes):
+        return []
+    pairs = [F.lit(item) for lane in lanes if lane.last is not None for item in (lane.lane, lane.last)]
+    last = F.try_element_at(F.create_map(*pairs), F.col("source.lane")) if pairs else F.lit(None)
+    is_lost = F.col("source.offset") < F.coalesce(last, F.lit(-1))
+    absent = ids.where("of_target = 0")
+    [row] = collect(absent.agg(_how_many(is_lost).alias("lost"), _how_many(~is_lost).alias("behind")))
+    return [
+        _with_examples("lost", plan, row.lost, "records did not arrive", absent.where(is_lost), collect),
+        Finding("behind", plan.name, row.behind, "records, the last ones, did not arrive yet"),
+    ]
+
+
+def _disordered(plan: TopicsPlan, ids: "DataFrame", collect: Collect) -> list[Finding]:
+    both = ids.where("of_source > 0 and of_target > 0 and source.key is not null")
+    lane = Window.partitionBy("source.key", "source.lane", "target.lane").orderBy("target.offset")
+    highest = F.max("source.offset").over(lane.rowsBetween(Window.unboundedPreceding, -1))
+    followed = both.withColumn("is_late", F.coalesce(F.col("source.offset") < highest, F.lit(False)))
+    keys = followed.groupBy("source.key").agg(
+        _how_many(F.col("is_late")).alias("late"),
+        F.size(F.collect_set("source.lane")).alias("before"),
+        F.size(F.collect_set("target.lane")).alias("after"),
+    )
+    is_spread = F.col("after") > F.col("before")
+    [row] = collect(keys.agg(_total(F.col("late")).alias("late"), _how_many(is_spread).alias("spread")))
+    behind = "records arrived behind one of their key that was sent after them"
+    return [
+        _with_examples("order", plan, row.late, behind, followed.where("is_late"), collect),
+        Finding("order", plan.name, row.spread, "keys are spread over more partitions than before"),
+    ]
+
+
+def _total(number: "Column") -> "Column":
+    """Of those that are more than nothing."""
+    return F.coalesce(F.sum(F.greatest(number, F.lit(0))), F.lit(0))
+
+
+def _how_many(condition: "Column") -> "Column":
+    return F.coalesce(F.sum(F.when(condition, 1).otherwise(0)), F.lit(0))
+
+
+def _with_examples(
+    kind: str, plan: TopicsPlan, number: int, what: str, rows: "DataFrame", collect: Collect
+) -> Finding:
+    examples = collect(rows.select("id", "source", "target").limit(EXAMPLES_MAX)) if number else []
+    return Finding(kind, plan.name, number, what, tuple(sorted(map(_example, examples))))
+
+
+def _example(row: Any) -> str:
+    places = [
+        f"{name} {place.lane} offset {place.offset}"
+        for name, place in (("from", row.source), ("at", row.target))
+        if place is not None
+    ]
+    return f"{id_text(row.id)} {' '.join(places)}"

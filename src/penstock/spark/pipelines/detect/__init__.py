@@ -1,0 +1,1 @@
+"""`detect`: rules with memory over a stream, which make alerts."""

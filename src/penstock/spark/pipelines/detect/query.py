@@ -1,0 +1,369 @@
+"""The streaming query of `detect`: from records to rows for rules, through the state, to records again.
+
+    topic ──▶ columns ──▶ one row for each rule ──▶ state of many keys ──▶ alerts, rejected rows
+
+All rules are one stateful operator, so there is one watermark and one read of the topic, and the operator
+itself tells late rows from others.
+
+Why the column `never_late`: where an operator has timers in event time, Spark removes rows behind the
+watermark before the operator sees them, and tells only how many. It knows the column of the time by a mark
+in its metadata. The mark is put on a column whose time is far away; so every row comes through, and
+`detect_memory` hands back those that are late. The watermark itself is made of the real time.
+`tests/spark/test_detect.py` fails if a Spark should do this in another way.
+
+Rule: a row that a rule should have looked at and could not is rejected with a reason: it is late, its value
+      cannot be read, its time is missing or not believed.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.errors import CommandFailed
+from penstock.spark.payload import Payload
+from penstock.spark.payload.dead_letters import (
+    COLUMN,
+    ERROR_HEADER,
+    OFFSET_HEADER,
+    PARTITION_HEADER,
+    TOPIC_HEADER,
+)
+from penstock.spark.pipelines.detect.memory import BUCKETS, Look, Memory
+from penstock.spark.pipelines.detect.rules import Kind, Rule, Rules, Stream
+from penstock.spark.pipelines.detect.state import Alert, time_text
+from penstock.spark.pipelines.detect.windows import Event
+from penstock.spark.pipelines.running import reason
+from penstock.spark.table import full_schema
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.state import GroupState
+
+ID_HEADER: Final = "penstock-alert-id"
+RULE_HEADER: Final = "penstock-alert-rule"
+METRICS: Final = "detect"
+NO_RULE: Final = ""
+ALERT: Final = "alert"
+LATE: Final = "late"
+UNREADABLE: Final = "unreadable"
+NO_TIME: Final = "without time"
+AHEAD: Final = "ahead of time"
+FORGOTTEN: Final = "forgotten"
+REASONS: Final = (LATE, UNREADABLE, NO_TIME, AHEAD)
+
+_WATERMARK_MARK: Final = {"spark.watermarkDelayMs": 0}
+_FAR_AWAY: Final = "2200-01-01"
+_FOUND: Final = (
+    "kind string, rule string, id string, reason string, "
+    "partition int, offset bigint, key binary, value binary"
+)
+_STATE: Final = "held string"
+
+
+def payload_options(stream: Stream) -> dict[str, str]:
+    """For `format("penstock")`: how values become columns."""
+    if stream.schema is None or stream.format is None:
+        return {}
+    options = {"valueFormat": stream.format, "valueSchema": stream.schema, "badRows": "deadletter"}
+    return options if stream.message is None else {**options, "valueMessage": stream.message}
+
+
+def rows_of(spark: "SparkSession", read_options: Mapping[str, str], stream: Stream) -> "DataFrame":
+    """Columns of the record beside those of its value, which stays there as well."""
+    from pyspark.sql.types import StructType
+
+    options = {**read_options, **payload_options(stream)}
+    plain = spark.readStream.format("penstock").options(**options)
+    if (payload := Payload.from_options(options)) is None:
+        return plain.load()
+    wanted = [field for field in full_schema(include_headers=False) if field.name != "timestampType"]
+    return plain.schema(StructType([*wanted, *payload.fields()])).load()
+
+
+def found_in(rows: "DataFrame", rules: Rules, topic: str) -> "DataFrame":
+    """All that rules find, and all that they could not look at: columns as `_FOUND` says."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.streaming.state import GroupStateTimeout
+
+    timed = _timed(rows, rules.stream).withWatermark("happened", f"{rules.stream.lateness_ms} milliseconds")
+    each = timed.select(
+        "key",
+        "value",
+        "partition",
+        "offset",
+        f.unix_millis("happened").alias("time_ms"),
+        f.lit(_FAR_AWAY).cast("timestamp").alias("never_late", metadata=_WATERMARK_MARK),
+        f.posexplode(_looked_at_by(timed, rules.rules)).alias("place", "look"),
+    )
+    is_first = each["place"] == 0  # what is late for several rules is handed back once
+    looks = each.select(
+        "look.rule",
+        f.col("look.of").alias("of"),
+        "look.reason",
+        "look.number",
+        "look.text",
+        "partition",
+        "offset",
+        "time_ms",
+        is_first.alias("first"),
+        f.when(is_first, f.col("key")).alias("key"),
+        f.when(is_first, f.col("value")).alias("value"),
+        "never_late",
+        f.pmod(f.xxhash64("look.of"), f.lit(BUCKETS)).cast("int").alias("bucket"),
+    )
+    return looks.groupBy("bucket").applyInPandasWithState(
+        evaluator(rules, topic), _FOUND, _STATE, "append", GroupStateTimeout.EventTimeTimeout
+    )
+
+
+def observed(found: "DataFrame", rules: Rules) -> "DataFrame":
+    """Counted as it passes: the numbers are in the progress of the query."""
+    from pyspark.sql import functions as f
+
+    def count(condition: "Column", name: str) -> "Column":
+        return f.count_if(condition).alias(name)
+
+    alerts = [
+        count((f.col("kind") == ALERT) & (f.col("rule") == rule.name), f"{ALERT} {number}")
+        for number, rule in enumerate(rules.rules)
+    ]
+    others = [count(f.col("kind") == reason, reason) for reason in REASONS]
+    forgotten = f.sum(f.when(f.col("kind") == FORGOTTEN, f.col("offset")).otherwise(0)).alias(FORGOTTEN)
+    return found.observe(METRICS, *alerts, *others, forgotten)
+
+
+def records_of(found: "DataFrame", topic: str, alerts: str, rejected: str) -> "DataFrame":
+    """As `format("penstock")` writes them."""
+    from pyspark.sql import functions as f
+
+    def header(name: str, value: "Column") -> "Column":
+        return f.struct(f.lit(name).alias("key"), value.cast("binary").alias("value"))
+
+    is_alert = f.col("kind") == ALERT
+    of_alert = f.array(
+        header(ID_HEADER, f.col("id").cast("string")), header(RULE_HEADER, f.col("rule").cast("string"))
+    )
+    of_rejected = f.array(
+        header(ERROR_HEADER, f.col("reason")),
+        header(TOPIC_HEADER, f.lit(topic)),
+        header(PARTITION_HEADER, f.col("partition").cast("string")),
+        header(OFFSET_HEADER, f.col("offset").cast("string")),
+    )
+    return found.where(f.col("kind") != FORGOTTEN).select(
+        f.when(is_alert, f.lit(alerts)).otherwise(f.lit(rejected)).alias("topic"),
+        "key",
+        "value",
+        f.when(is_alert, of_alert).otherwise(of_rejected).alias("headers"),
+    )
+
+
+# Rows for rules
+
+
+def _timed(rows: "DataFrame", stream: Stream) -> "DataFrame":
+    """With `happened`, and `reason` why a row cannot be looked at."""
+    from pyspark.sql import functions as f
+
+    claimed = _time(rows, stream)
+    ahead = f.unix_millis(claimed) > f.unix_millis("timestamp") + f.lit(stream.ahead_ms)
+    reason = f.when(claimed.isNull(), f.lit(NO_TIME)).when(ahead, f.lit(AHEAD))
+    if COLUMN in rows.columns:
+        reason = f.when(f.col(COLUMN).isNotNull(), f.lit(UNREADABLE)).otherwise(reason)
+    # A time that is not believed must not move the watermark.
+    return rows.withColumn("reason", reason).withColumn("happened", f.when(reason.isNull(), claimed))
+
+
+def _time(rows: "DataFrame", stream: Stream) -> "Column":
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import LongType, TimestampType
+
+    if stream.time is None:
+        return f.col("timestamp")
+    kind = rows.schema[stream.time].dataType
+    if isinstance(kind, TimestampType):
+        return f.col(f"`{stream.time}`")
+    if isinstance(kind, LongType):
+        return f.timestamp_millis(f"`{stream.time}`")
+    raise CommandFailed(
+        f"[stream] time: column {stream.time} is {kind.simpleString()}; "
+        "it must be a timestamp, or a bigint with milliseconds since 1970"
+    )
+
+
+def _looked_at_by(rows: "DataFrame", rules: Iterable[Rule]) -> "Column":
+    """One look for each rule that a row is about; or one without a rule, if nobody can look at it."""
+    from pyspark.sql import functions as f
+
+    looks = f.array(*(_look(rows, rule) for rule in rules))
+    reason = f.col("reason")
+    if COLUMN in rows.columns:
+        detail = f.expr(f"cast(filter({COLUMN}.headers, h -> h.key = '{ERROR_HEADER}')[0].value as string)")
+        reason = f.when(detail.isNotNull(), f.concat_ws(": ", reason, detail)).otherwise(reason)
+    nobody = f.array(_look_of(f.lit(NO_RULE), f.col("partition").cast("string"), reason))
+    chosen = f.filter(looks, lambda look: look["of"].isNotNull())
+    return f.when(f.col("reason").isNull(), chosen).otherwise(nobody)
+
+
+def _look(rows: "DataFrame", rule: Rule) -> "Column":
+    """Of a null key if the rule is not about the row."""
+    from pyspark.sql import functions as f
+
+    number, text = f.lit(0.0), f.lit("")
+    about = _condition(rows, rule)
+    if rule.field is not None:
+        field = f.col(f"`{rule.field}`")
+        if rule.kind is Kind.SUM:
+            number = field.cast("double")
+            about = about & ~f.isnan(number) & number.isNotNull()
+        else:
+            text = field.cast("string")
+            about = about & text.isNotNull()
+    of = f.when(about, f.col(f"`{rule.key}`").cast("string"))
+    return _look_of(f.lit(rule.name), of, f.lit(None).cast("string"), number, text)
+
+
+def _look_of(
+    rule: "Column",
+    of: "Column",
+    reason: "Column",
+    number: "Column | None" = None,
+    text: "Column | None" = None,
+) -> "Column":
+    from pyspark.sql import functions as f
+
+    return f.struct(
+        rule.alias("rule"),
+        of.alias("of"),
+        reason.alias("reason"),
+        (f.lit(0.0) if number is None else number).alias("number"),
+        (f.lit("") if text is None else text).alias("text"),
+    )
+
+
+def _condition(rows: "DataFrame", rule: Rule) -> "Column":
+    """What is wrong with the SQL of a rule is told with its name."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as f
+
+    if rule.where is None:
+        return f.lit(True)
+    try:
+        with _quiet():
+            kind = rows.select(f.expr(rule.where)).schema[0].dataType.simpleString()
+    except PySparkException as problem:
+        raise CommandFailed(f"rule {rule.name}: where: {reason(problem)}") from problem
+    if kind != "boolean":
+        raise CommandFailed(f"rule {rule.name}: where is {kind}; give a condition, such as amount > 100")
+    return f.coalesce(f.expr(rule.where), f.lit(False))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PySpark prints what is wrong with SQL, as pages of JSON; here it is told as a sentence."""
+    from pyspark.logger import PySparkLogger
+
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+# Inside tasks
+
+Evaluate = Callable[[Any, Iterable["pd.DataFrame"], "GroupState"], Iterator["pd.DataFrame"]]
+
+
+def evaluator(rules: Rules, topic: str) -> Evaluate:
+    """What Spark calls for each bucket of keys."""
+    known = {rule.name: rule for rule in rules.rules}
+
+    def evaluate(
+        bucket: tuple[int], frames: Iterable["pd.DataFrame"], state: "GroupState"
+    ) -> Iterator["pd.DataFrame"]:
+        import pandas as pd
+
+        watermark_ms = state.getCurrentWatermarkMs()
+        rows = [] if state.hasTimedOut else list(_rows(frames))
+        memory = Memory(state.get[0] if state.exists else None, known)
+        found = memory.look(_events(rows), watermark_ms)
+        _keep(state, memory, watermark_ms)
+        records = [_alert(alert, topic) for alert in found.alerts]
+        records += _late(found.late, rows, watermark_ms)
+        records += [_rejected(row, row.reason.partition(":")[0], row.reason) for row in rows if row.reason]
+        records += [_forgotten(rule, count) for rule, count in found.forgotten.items()]
+        if records:
+            yield pd.DataFrame(records, columns=_COLUMNS, dtype=object)
+
+    return evaluate
+
+
+_COLUMNS: Final = [field.split()[0] for field in _FOUND.split(", ")]
+
+
+class _Row(NamedTuple):
+    """A look of a rule at a row, as it comes to the state: columns in their order."""
+
+    rule: str
+    of: str
+    reason: str | None
+    number: float
+    text: str
+    partition: int
+    offset: int
+    time_ms: float
+    first: bool
+    key: bytes | None
+    value: bytes | None
+    never_late: object
+    bucket: int
+
+
+def _rows(frames: Iterable["pd.DataFrame"]) -> Iterator[_Row]:
+    for frame in frames:
+        yield from map(_Row._make, frame.to_numpy(dtype=object).tolist())
+
+
+def _events(rows: Iterable[_Row]) -> dict[Look, list[Event]]:
+    """Of rows that rules can look at."""
+    found: dict[Look, list[Event]] = {}
+    for row in rows:
+        if row.rule != NO_RULE:
+            event = Event(int(row.time_ms), row.partition, row.offset, row.number, row.text)
+            found.setdefault(Look(row.rule, row.of), []).append(event)
+    return found
+
+
+def _keep(state: "GroupState", memory: Memory, watermark_ms: int) -> None:
+    text = memory.text()
+    if text is None:
+        state.remove()
+        return
+    state.update((text,))
+    state.setTimeoutTimestamp(max(memory.wake_ms, watermark_ms + 1))
+
+
+def _alert(alert: Alert, topic: str) -> tuple[Any, ...]:
+    value = alert.text(topic).encode()
+    return (ALERT, alert.rule, alert.id, None, None, None, alert.key.encode(), value)
+
+
+def _late(
+    late: Iterable[tuple[str, Event]], rows: Iterable[_Row], watermark_ms: int
+) -> Iterator[tuple[Any, ...]]:
+    by_position = {(row.rule, row.partition, row.offset): row for row in rows} if late else {}
+    for rule, event in late:
+        row = by_position[rule, event.partition, event.offset]
+        if row.first:
+            reason = f"{LATE}: {time_text(event.time_ms)} is before the watermark, {time_text(watermark_ms)}"
+            yield _rejected(row, LATE, reason)
+
+
+def _forgotten(rule: str, count: int) -> tuple[Any, ...]:
+    return (FORGOTTEN, rule, None, None, None, count, None, None)
+
+
+def _rejected(row: _Row, kind: str, reason: str) -> tuple[Any, ...]:
+    return (kind, row.rule, None, reason, row.partition, row.offset, row.key, row.value)

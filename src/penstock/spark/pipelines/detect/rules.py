@@ -1,0 +1,223 @@
+"""The rules of `detect`: from a TOML file to typed values, or to a sentence that says what is wrong where.
+
+    [stream]
+    schema = "card string, amount double, at timestamp"
+    time = "at"
+    lateness = "10m"
+
+    [[rule]]
+    name = "many-payments"
+    kind = "count"
+    key = "card"
+    within = "1m"
+    at_least = 5
+
+Pure, but for reading the file. Columns are compared with those that the values have (query.py).
+
+Rule: a key that nobody knows is refused, with the one that is near it. A rule that is silently not
+      applied is worse than none.
+"""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from penstock.errors import CommandFailed, ConfigError
+from penstock.limits import HOUR_MS, MINUTE_MS
+from penstock.spark.option_values import milliseconds
+
+LATENESS_MS: Final = 10 * MINUTE_MS
+AHEAD_MS: Final = HOUR_MS
+RECORD_KEY: Final = "key"
+EVENTS_MAX: Final = 2_000
+"""So many events of one key a rule with a window remembers: each new one is compared with them."""
+
+
+class Kind(Enum):
+    COUNT = "count"
+    SUM = "sum"
+    DISTINCT = "distinct"
+    SESSION = "session"
+
+
+class Rule(NamedTuple):
+    name: str
+    kind: Kind
+    at_least: float
+    """Payments, their sum, or how many different values."""
+    span_ms: int
+    """The length of the window; for sessions the pause that ends one."""
+    key: str = RECORD_KEY
+    field: str | None = None
+    """The column that is summed or counted."""
+    where: str | None = None
+    """SQL: rows that the rule is about."""
+    lasting_ms: int = 0
+    """Sessions: shorter ones are no alert."""
+
+
+class Stream(NamedTuple):
+    format: str | None = None
+    """None: values stay bytes, and rules are about keys and times of records."""
+    schema: str | None = None
+    message: str | None = None
+    time: str | None = None
+    """The column with the time of what happened; None: the time of the record."""
+    lateness_ms: int = LATENESS_MS
+    ahead_ms: int = AHEAD_MS
+    """What claims to happen later than this after its record was made is not believed."""
+
+
+class Rules(NamedTuple):
+    stream: Stream
+    rules: tuple[Rule, ...]
+
+    def columns(self) -> dict[str, str]:
+        """Those that values must have, and who wants each."""
+        wanted = {self.stream.time: "[stream] time"} if self.stream.time else {}
+        for rule in self.rules:
+            wanted.setdefault(rule.key, f"rule {rule.name}, key")
+            if rule.field is not None:
+                wanted.setdefault(rule.field, f"rule {rule.name}, field")
+        wanted.pop(RECORD_KEY, None)
+        return wanted
+
+
+def read_rules(path: Path) -> Rules:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else str(problem)
+        raise CommandFailed(f"the rules {path} cannot be read: {reason}") from problem
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise CommandFailed(f"the rules {path} are no TOML: {problem}") from problem
+    return parse_rules(document, path)
+
+
+def parse_rules(document: Mapping[str, Any], path: Path) -> Rules:
+    top = _Table(document, str(path))
+    stream = _stream(_Table(top.table("stream"), f"{path}, [stream]"), path.parent)
+    given = document.get("rule")
+    top.known(("stream", "rule"))
+    if not isinstance(given, list) or not given:
+        raise CommandFailed(f"{path} has no rules: begin each with [[rule]]")
+    rules = tuple(_rule(_Table(each, f"{path}, rule {number}")) for number, each in enumerate(given, 1))
+    names = [rule.name for rule in rules]
+    if doubled := [name for name in names if names.count(name) > 1]:
+        raise CommandFailed(f"{path} has two rules named {doubled[0]}: alerts could not tell them apart")
+    return Rules(stream, rules)
+
+
+def _stream(table: "_Table", folder: Path) -> Stream:
+    table.known(("format", "schema", "message", "time", "lateness", "ahead"))
+    schema = table.text("schema")
+    given = table.text("format")
+    if given is not None and (given == "raw") != (schema is None):
+        raise table.wrong("format", "goes together with schema, which says the columns of the values")
+    if schema is not None and _is_file(schema) and not Path(schema).is_absolute():
+        schema = str(folder / schema)
+    return Stream(
+        format=None if schema is None else given or "json",
+        schema=schema,
+        message=table.text("message"),
+        time=table.text("time"),
+        lateness_ms=table.duration("lateness", LATENESS_MS),
+        ahead_ms=table.duration("ahead", AHEAD_MS),
+    )
+
+
+def _is_file(schema: str) -> bool:
+    return schema.lower().endswith((".json", ".ddl", ".sql", ".avsc", ".desc", ".proto", ".pb"))
+
+
+def _rule(table: "_Table") -> Rule:
+    name = table.text("name")
+    if name is None or not name.strip():
+        raise table.wrong("name", "is missing: alerts are told by it")
+    table = table.named(f"rule {name}")
+    kind = table.one_of("kind", {each.value: each for each in Kind})
+    common = ("name", "kind", "key", "where", "at_least")
+    if kind is Kind.SESSION:
+        table.known((*common, "gap", "lasting"))
+    else:
+        table.known((*common, "within", *(() if kind is Kind.COUNT else ("field",))))
+    field = None if kind in (Kind.COUNT, Kind.SESSION) else table.text("field")
+    if field is None and kind in (Kind.SUM, Kind.DISTINCT):
+        raise table.wrong("field", f"is missing: the column of which kind {kind.value} takes the values")
+    span = "gap" if kind is Kind.SESSION else "within"
+    span_ms = table.duration(span, 0)
+    if span_ms <= 0:
+        raise table.wrong(span, "is missing, or no time: give one such as 90s, 10m or 2h")
+    at_least = table.threshold("at_least", whole=kind is not Kind.SUM)
+    if kind in (Kind.COUNT, Kind.DISTINCT) and at_least > EVENTS_MAX:
+        raise table.wrong("at_least", f"is {at_least:.0f}: of one key {EVENTS_MAX} events are remembered")
+    return Rule(
+        name=name,
+        kind=kind,
+        at_least=at_least,
+        span_ms=span_ms,
+        key=table.text("key") or RECORD_KEY,
+        field=field,
+        where=table.text("where"),
+        lasting_ms=table.duration("lasting", 0) if kind is Kind.SESSION else 0,
+    )
+
+
+class _Table:
+    """One table of the file, and where it stands."""
+
+    def __init__(self, values: Any, where: str) -> None:
+        if not isinstance(values, Mapping):
+            raise CommandFailed(f"{where} must be a table")
+        self._values = values
+        self._where = where
+
+    def named(self, name: str) -> "_Table":
+        return _Table(self._values, f"{self._where.rpartition(', ')[0]}, {name}")
+
+    def wrong(self, key: str, problem: str) -> CommandFailed:
+        return CommandFailed(f"{self._where}: {key} {problem}")
+
+    def known(self, names: tuple[str, ...]) -> None:
+        for name in self._values:
+            if name not in names:
+                near = get_close_matches(name, names, n=1, cutoff=0.6)
+                meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+                raise self.wrong(name, f"is unknown here: {meant}")
+
+    def table(self, key: str) -> Any:
+        return self._values.get(key, {})
+
+    def text(self, key: str) -> str | None:
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.wrong(key, f"is {value!r}: give text, in quotes")
+        return value
+
+    def one_of(self, key: str, choices: Mapping[str, Kind]) -> Kind:
+        value = self.text(key)
+        if value is None or value not in choices:
+            raise self.wrong(key, f"is {value!r}: give one of {', '.join(choices)}")
+        return choices[value]
+
+    def duration(self, key: str, default: int) -> int:
+        text = self.text(key)
+        if text is None:
+            return default
+        try:
+            return milliseconds(key, text)
+        except ConfigError:
+            raise self.wrong(key, f"is {text!r}: give a time such as 90s, 10m or 2h") from None
+
+    def threshold(self, key: str, *, whole: bool) -> float:
+        value = self._values.get(key)
+        is_number = isinstance(value, int) if whole else isinstance(value, int | float)
+        if value is None or not is_number or isinstance(value, bool) or not 0 < value < math.inf:
+            raise self.wrong(key, f"is {value!r}: give a {'whole number' if whole else 'number'} above 0")
+        return float(value)

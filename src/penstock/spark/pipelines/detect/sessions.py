@@ -1,0 +1,60 @@
+"""Sessions of one key: events with no pause as long as the rule's between them. Pure.
+
+A session is over when the watermark has passed its last event by that pause: no event can come that
+belongs to it. An event between two sessions may make one of them.
+
+Rule: a session remembers the positions of its first POSITIONS_MAX events, and counts the others.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from penstock.spark.pipelines.detect.rules import Rule
+from penstock.spark.pipelines.detect.windows import Event
+
+POSITIONS_MAX: Final = 100
+
+
+class Session(NamedTuple):
+    start_ms: int
+    end_ms: int
+    """The time of its last event."""
+    events: int
+    positions: tuple[tuple[int, int, int], ...]
+    """Time, partition and offset of its first events."""
+
+    def is_alert(self, rule: Rule) -> bool:
+        return self.events >= rule.at_least and self.end_ms - self.start_ms >= rule.lasting_ms
+
+
+def session_of(start_ms: int, end_ms: int, events: int, positions: Iterable[Iterable[int]]) -> Session:
+    """From JSON, where tuples are lists."""
+    return Session(start_ms, end_ms, events, tuple((time, part, at) for time, part, at in positions))
+
+
+def with_event(sessions: list[Session], event: Event, rule: Rule) -> list[Session]:
+    new = Session(event.time_ms, event.time_ms, 1, (event[:3],))
+    near = [each for each in sessions if _touch(each, new, rule.span_ms)]
+    return sorted([*(each for each in sessions if each not in near), _merged([*near, new])])
+
+
+def over(sessions: Iterable[Session], rule: Rule, watermark_ms: int) -> list[Session]:
+    return [each for each in sessions if each.end_ms + rule.span_ms <= watermark_ms]
+
+
+def next_end(sessions: Iterable[Session], rule: Rule) -> int:
+    """When the watermark is here, the first of them is over."""
+    return min(each.end_ms for each in sessions) + rule.span_ms
+
+
+def _touch(one: Session, other: Session, gap_ms: int) -> bool:
+    return one.start_ms - other.end_ms < gap_ms and other.start_ms - one.end_ms < gap_ms
+
+
+def _merged(sessions: list[Session]) -> Session:
+    return Session(
+        min(each.start_ms for each in sessions),
+        max(each.end_ms for each in sessions),
+        sum(each.events for each in sessions),
+        tuple(sorted(position for each in sessions for position in each.positions))[:POSITIONS_MAX],
+    )

@@ -1,0 +1,145 @@
+"""What becomes of the rows of one key: late or looked at, alerts, what is remembered. Pure.
+
+`step` is called for each rule and key with the rows of a micro-batch, or without rows when the watermark has
+passed what is remembered (memory.py).
+
+Rule 1: rows are taken in the order of the topic, one after the other. So what is found does not depend on
+        how the stream was cut into batches, if the rows of a key are in one partition and none is late.
+Rule 2: the id of an alert is made of the rule, the key and the evidence. A batch that is run again makes
+        the same alerts with the same ids.
+Rule 3: a row behind the watermark is late. It is handed back, never dropped.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from penstock.spark.pipelines.detect import sessions, windows
+from penstock.spark.pipelines.detect.rules import Kind, Rule
+from penstock.spark.pipelines.detect.sessions import Session, session_of
+from penstock.spark.pipelines.detect.windows import Event
+
+ID_CHARACTERS: Final = 32
+EVIDENCE_MAX: Final = 100
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Alert(NamedTuple):
+    id: str
+    rule: str
+    kind: str
+    key: str
+    start_ms: int
+    end_ms: int
+    events: int
+    measure: float
+    evidence: tuple[tuple[int, int, int], ...]
+    """Time, partition and offset of each event, at most EVIDENCE_MAX."""
+
+    def text(self, topic: str) -> str:
+        """As JSON."""
+        document = {
+            "id": self.id,
+            "rule": self.rule,
+            "kind": self.kind,
+            "key": self.key,
+            "from": time_text(self.start_ms),
+            "to": time_text(self.end_ms),
+            "count": self.events,
+            "measure": int(self.measure) if self.measure == int(self.measure) else self.measure,
+            "topic": topic,
+            "evidence": [
+                {"partition": partition, "offset": offset, "time": time_text(time_ms)}
+                for time_ms, partition, offset in self.evidence
+            ],
+        }
+        return json.dumps(document, ensure_ascii=False)
+
+
+Held = Sequence[Sequence[Any]]
+"""Events or sessions; as lists, if they were JSON meanwhile."""
+
+
+class Outcome(NamedTuple):
+    held: Held
+    """What to remember; may be nothing."""
+    wake_ms: int
+    """Call again when the watermark is here."""
+    alerts: list[Alert]
+    late: list[Event]
+    forgotten: int
+
+
+def step(rule: Rule, key: str, held: Held, events: Iterable[Event], watermark_ms: int) -> Outcome:
+    in_order = sorted(events, key=lambda event: (event.partition, event.offset))
+    late = [event for event in in_order if event.time_ms < watermark_ms]
+    new = [event for event in in_order if event.time_ms >= watermark_ms]
+    if rule.kind is Kind.SESSION:
+        outcome = _sessions(rule, key, [session_of(*each) for each in held], new, watermark_ms)
+    else:
+        outcome = _windows(rule, key, [Event(*each) for each in held], new, watermark_ms)
+    return outcome._replace(late=late)
+
+
+def _windows(rule: Rule, key: str, held: list[Event], new: list[Event], watermark_ms: int) -> Outcome:
+    alerts, forgotten = [], 0
+    for event in new:
+        if (window := windows.add(held, event, rule)) is not None:
+            alerts.append(_window_alert(rule, key, window))
+        forgotten += windows.cap(held)
+    windows.forget(held, rule, watermark_ms)
+    wake_ms = windows.forgotten_at(held, rule) if held else 0
+    return Outcome(held, wake_ms, alerts, [], forgotten)
+
+
+def _sessions(rule: Rule, key: str, held: list[Session], new: list[Event], watermark_ms: int) -> Outcome:
+    for event in new:
+        held = sessions.with_event(held, event, rule)
+    ended = sessions.over(held, rule, watermark_ms)
+    held = [each for each in held if each not in ended]
+    alerts = [_session_alert(rule, key, each) for each in ended if each.is_alert(rule)]
+    return Outcome(held, sessions.next_end(held, rule) if held else 0, alerts, [], 0)
+
+
+def _window_alert(rule: Rule, key: str, window: windows.Window) -> Alert:
+    events = window.events
+    evidence = tuple(event[:3] for event in events)
+    return Alert(
+        alert_id(rule.name, key, evidence, len(events)),
+        rule.name,
+        rule.kind.value,
+        key,
+        events[0].time_ms,
+        events[-1].time_ms,
+        len(events),
+        window.measure,
+        evidence[:EVIDENCE_MAX],
+    )
+
+
+def _session_alert(rule: Rule, key: str, session: Session) -> Alert:
+    return Alert(
+        alert_id(rule.name, key, session.positions, session.events),
+        rule.name,
+        rule.kind.value,
+        key,
+        session.start_ms,
+        session.end_ms,
+        session.events,
+        session.events,
+        session.positions[:EVIDENCE_MAX],
+    )
+
+
+def alert_id(rule: str, key: str, evidence: tuple[tuple[int, int, int], ...], count: int) -> str:
+    what = json.dumps([rule, key, [each[1:] for each in evidence], count])
+    return hashlib.sha256(what.encode()).hexdigest()[:ID_CHARACTERS]
+
+
+def time_text(time_ms: int) -> str:
+    try:
+        return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return f"{time_ms} ms after 1970"

@@ -1,0 +1,241 @@
+"""Measures a range of a topic with Spark: every row is looked at, a few thousand numbers come back.
+
+    times      where in time the rows lie: how wide slices are
+    loads      rows and bytes of each partition in each slice
+    keys       rows and bytes of each key; only the largest come back
+    delays     how far rows are behind, and how long they were underway, in bins
+
+Each is one pass that reads only the columns it needs. `delays` follows the rows of a partition in their
+order, one task for each partition.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from penstock.limits import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
+from penstock.spark.pipelines.insights.numbers import (
+    BIN_GROWTH,
+    KeyLoad,
+    PartitionLoad,
+    Slice,
+    Times,
+    every_slice,
+    slice_width,
+    times_of,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+KEYS_SHOWN: Final = 20
+LATE_MS: Final = (SECOND_MS, 10 * SECOND_MS, MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, DAY_MS)
+BEHIND: Final = "behind"
+LATENCY: Final = "latency"
+_APPEND_TIME: Final = 1
+_HEADERS: Final = "headers array<struct<key:string,value:binary>>"
+
+
+class Made(NamedTuple):
+    """Where a message says when it was made: in milliseconds, or in text as 2026-03-01T12:00:00Z."""
+
+    kind: str
+    """header or json."""
+    name: str
+
+
+class Loads(NamedTuple):
+    partitions: tuple[PartitionLoad, ...]
+    slice_ms: int
+    slices: dict[int, Slice]
+
+
+class Keys(NamedTuple):
+    largest: tuple[KeyLoad, ...]
+    distinct: int
+    scattered: int
+
+
+class Delays(NamedTuple):
+    slices: tuple[Slice, ...]
+    behind: Times | None
+    late_rows: dict[int, int]
+    latency: Times | None
+    from_the_future: int
+    without_made: int
+    append_time: bool
+
+
+class Range:
+    """A range of a topic, read anew for each measure."""
+
+    def __init__(self, spark: "SparkSession", options: Mapping[str, str]) -> None:
+        self._spark = spark
+        self._options = dict(options)
+
+    def rows(self, columns: str) -> "DataFrame":
+        options = {**self._options, "includeHeaders": str("headers" in columns).lower()}
+        return self._spark.read.format("penstock").options(**options).schema(columns).load()
+
+
+Collect = Callable[["DataFrame"], list[Any]]
+"""Runs it, and brings the rows."""
+
+
+def loads(of: Range, partitions: Iterable[int], collect: Collect) -> Loads:
+    first_ms, last_ms = collect(
+        of.rows("timestamp timestamp").agg(
+            F.unix_millis(F.min("timestamp")), F.unix_millis(F.max("timestamp"))
+        )
+    )[0]
+    if first_ms is None:
+        return Loads(tuple(map(PartitionLoad, partitions)), SECOND_MS, {})
+    slice_ms = slice_width(first_ms, last_ms)
+    rows = of.rows("key binary, value binary, partition int, timestamp timestamp")
+    found = collect(
+        rows.groupBy(_slice(slice_ms), "partition").agg(
+            F.count("*").alias("rows"),
+            F.sum(_size()).alias("bytes"),
+            F.count_if(F.col("key").isNull()).alias("keyless"),
+            F.unix_millis(F.min("timestamp")).alias("oldest"),
+            F.unix_millis(F.max("timestamp")).alias("newest"),
+        )
+    )
+    return Loads(_partition_loads(found, partitions), slice_ms, _slices(found))
+
+
+def _partition_loads(found: Iterable[Any], partitions: Iterable[int]) -> tuple[PartitionLoad, ...]:
+    loads = {number: PartitionLoad(number) for number in partitions}
+    for row in found:
+        so_far = loads[row.partition]
+        oldest, newest = so_far.oldest_ms, so_far.newest_ms
+        loads[row.partition] = PartitionLoad(
+            row.partition,
+            so_far.rows + row.rows,
+            so_far.bytes + row.bytes,
+            so_far.keyless + row.keyless,
+            row.oldest if oldest is None else min(oldest, row.oldest),
+            row.newest if newest is None else max(newest, row.newest),
+        )
+    return tuple(loads[number] for number in sorted(loads))
+
+
+def _slices(found: Iterable[Any]) -> dict[int, Slice]:
+    slices: dict[int, Slice] = {}
+    for row in found:
+        so_far = slices.get(row.slice, Slice(row.slice))
+        slices[row.slice] = so_far._replace(rows=so_far.rows + row.rows, bytes=so_far.bytes + row.bytes)
+    return slices
+
+
+def keys(of: Range, collect: Collect) -> Keys:
+    """Two passes: one for the largest, one for how many there are."""
+    each = (
+        of.rows("key binary, value binary, partition int")
+        .where(F.col("key").isNotNull())
+        .groupBy("key")
+        .agg(
+            F.count("*").alias("rows"),
+            F.sum(_size()).alias("bytes"),
+            F.sort_array(F.collect_set("partition")).alias("partitions"),
+        )
+    )
+    largest = collect(each.orderBy(F.desc("bytes"), "key").limit(KEYS_SHOWN))
+    totals = collect(
+        each.agg(F.count("*").alias("distinct"), F.count_if(F.size("partitions") > 1).alias("scattered"))
+    )[0]
+    return Keys(
+        tuple(KeyLoad(bytes(row.key), row.rows, row.bytes, tuple(row.partitions)) for row in largest),
+        totals.distinct,
+        totals.scattered,
+    )
+
+
+def delays(of: Range, made: Made | None, measured: Loads, collect: Collect) -> Delays:
+    columns = "partition int, offset bigint, timestamp timestamp, timestampType int"
+    if made is not None:
+        columns += f", {_HEADERS}" if made.kind == "header" else ", value binary"
+    before = Window.partitionBy("partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, 0)
+    time_ms = F.unix_millis("timestamp")
+    behind = F.max(time_ms).over(before) - time_ms
+    latency = F.lit(None).cast("bigint") if made is None else time_ms - _made_ms(made)
+    each = (
+        of.rows(columns)
+        .select(_slice(measured.slice_ms), "timestampType", behind.alias(BEHIND), latency.alias(LATENCY))
+        .select("slice", "timestampType", F.explode(F.array(_delay(BEHIND), _delay(LATENCY))).alias("delay"))
+    )
+    found = collect(
+        each.groupBy("slice", "delay.kind", _bin(F.col("delay.ms")).alias("bin")).agg(
+            F.count("*").alias("rows"),
+            F.max("delay.ms").alias("max"),
+            F.max("timestampType").alias("type"),
+            *(F.count_if(F.col("delay.ms") >= late).alias(f"late_{late}") for late in LATE_MS),
+        )
+    )
+    return _delays(found, measured, has_made=made is not None)
+
+
+def _delays(found: list[Any], measured: Loads, *, has_made: bool) -> Delays:
+    sound = [row for row in found if row.bin is not None and row.bin >= 0]
+    by_kind = {kind: [row for row in sound if row.kind == kind] for kind in (BEHIND, LATENCY)}
+    slices = {}
+    for start, each in measured.slices.items():
+        mine = {kind: [row for row in rows if row.slice == start] for kind, rows in by_kind.items()}
+        slices[start] = each._replace(behind=_times(mine[BEHIND]), latency=_times(mine[LATENCY]))
+    of_latency = [row for row in found if row.kind == LATENCY] if has_made else []
+    return Delays(
+        every_slice(slices, measured.slice_ms),
+        _times(by_kind[BEHIND]),
+        {late: sum(row[f"late_{late}"] for row in by_kind[BEHIND]) for late in LATE_MS},
+        _times(by_kind[LATENCY]),
+        sum(row.rows for row in of_latency if row.bin is not None and row.bin < 0),
+        sum(row.rows for row in of_latency if row.bin is None),
+        bool(found) and all(row.type == _APPEND_TIME for row in found),
+    )
+
+
+def _times(rows: Iterable[Any]) -> Times | None:
+    bins: dict[int, int] = defaultdict(int)
+    max_ms = 0
+    for row in rows:
+        bins[row.bin] += row.rows
+        max_ms = max(max_ms, row.max)
+    return times_of(bins, max_ms)
+
+
+# Expressions
+
+
+def _slice(slice_ms: int) -> "Column":
+    milliseconds = F.unix_millis("timestamp")
+    return (milliseconds - F.pmod(milliseconds, F.lit(slice_ms))).alias("slice")
+
+
+def _size() -> "Column":
+    def length(name: str) -> "Column":
+        return F.coalesce(F.octet_length(name), F.lit(0))
+
+    return (length("key") + length("value")).cast("bigint")
+
+
+def _delay(kind: str) -> "Column":
+    return F.struct(F.lit(kind).alias("kind"), F.col(kind).alias("ms"))
+
+
+def _bin(milliseconds: "Column") -> "Column":
+    """As `insights_numbers.bin_of`; -1 for what is negative, null for what is not known."""
+    number = F.floor(F.log(milliseconds.cast("double")) / F.log(F.lit(BIN_GROWTH))) + 1
+    return F.when(milliseconds < 0, -1).when(milliseconds < 1, 0).otherwise(number).cast("int")
+
+
+def _made_ms(made: Made) -> "Column":
+    if made.kind == "header":
+        named = F.filter("headers", lambda header: header["key"] == made.name)
+        text = F.try_element_at(named, F.lit(1))["value"].cast("string")
+    else:
+        text = F.get_json_object(F.col("value").cast("string"), f"$.{made.name}")
+    as_time = F.unix_millis(F.try_to_timestamp(text))
+    return F.coalesce(text.try_cast("bigint"), as_time)

@@ -1,0 +1,181 @@
+"""What `insights` measures, as plain numbers; and what follows from them by arithmetic. Pure.
+
+Times that rows are behind or underway are counted in bins, each five per cent wider than the one before, so
+that any number of rows is a few hundred counts, and percentiles of any part of them are known to five per
+cent.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from penstock.limits import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
+
+BIN_GROWTH: Final = 1.05
+SLICES_MAX: Final = 60
+_STEPS_MS: Final = (
+    *(count * SECOND_MS for count in (1, 2, 5, 10, 15, 30)),
+    *(count * MINUTE_MS for count in (1, 2, 5, 10, 15, 30)),
+    *(count * HOUR_MS for count in (1, 2, 3, 6, 12)),
+    *(count * DAY_MS for count in (1, 2, 7, 14, 28)),
+)
+
+
+class PartitionLoad(NamedTuple):
+    partition: int
+    rows: int = 0
+    bytes: int = 0
+    """Of keys and values, without compression."""
+    keyless: int = 0
+    oldest_ms: int | None = None
+    newest_ms: int | None = None
+
+
+class KeyLoad(NamedTuple):
+    key: bytes
+    rows: int
+    bytes: int
+    partitions: tuple[int, ...]
+    """In which it lies; more than one is against the order of a key."""
+
+
+class Times(NamedTuple):
+    """How long something took, of many rows."""
+
+    rows: int
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    max_ms: int
+
+
+class Slice(NamedTuple):
+    """A part of the time, of `Measured.slice_ms`."""
+
+    start_ms: int
+    rows: int = 0
+    bytes: int = 0
+    behind: Times | None = None
+    latency: Times | None = None
+
+
+class BatchSample(NamedTuple):
+    """What producers sent at once, from a sample of each partition."""
+
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    codecs: Mapping[str, int] = {}
+    plain_bytes: int = 0
+    """Of batches without compression; and what zstd makes of them."""
+    compressed_bytes: int = 0
+
+
+class GroupWait(NamedTuple):
+    group: str
+    partition: int
+    waiting: int
+    age_ms: int | None
+    """Of the oldest record that waits; None: none does."""
+
+
+class Measured(NamedTuple):
+    topic: str
+    read_at_ms: int
+    ranges: Mapping[int, tuple[int, int]]
+    """From which offset to which, of each partition."""
+    partitions: tuple[PartitionLoad, ...]
+    keys: tuple[KeyLoad, ...]
+    """Those with the most bytes, the largest first."""
+    distinct_keys: int
+    scattered_keys: int
+    """How many lie in more than one partition."""
+    slice_ms: int
+    slices: tuple[Slice, ...]
+    behind: Times | None
+    """How far the time of a record is behind that of the newest before it in its partition."""
+    late_rows: Mapping[int, int]
+    """How many rows are behind by as many milliseconds, or more."""
+    latency: Times | None
+    """From when a message was made, as it says itself, to the time of its record."""
+    from_the_future: int
+    """Rows that say they were made after the time of their record."""
+    without_made: int
+    append_time: bool
+    """Whether times of records are those of the broker."""
+    batches: BatchSample = BatchSample()
+    groups: tuple[GroupWait, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return sum(each.rows for each in self.partitions)
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.bytes for each in self.partitions)
+
+    @property
+    def peak(self) -> Slice:
+        return max(self.slices, key=lambda each: each.bytes, default=Slice(0))
+
+    @property
+    def peak_bytes_per_s(self) -> float:
+        return self.peak.bytes * 1000 / self.slice_ms
+
+    @property
+    def span_s(self) -> float:
+        return len(self.slices) * self.slice_ms / 1000
+
+
+def skew(loads: Sequence[float]) -> float:
+    """The largest part against the mean: 1 is even."""
+    total = sum(loads)
+    return max(loads) * len(loads) / total if total else 1.0
+
+
+def slice_width(first_ms: int, last_ms: int) -> int:
+    """A round time, of which SLICES_MAX reach from the first to the last, or a few fewer."""
+    for step in _STEPS_MS:
+        if last_ms // step - first_ms // step < SLICES_MAX:
+            return step
+    return -(-(last_ms - first_ms + 1) // ((SLICES_MAX - 1) * DAY_MS)) * DAY_MS
+
+
+def every_slice(found: Mapping[int, Slice], slice_ms: int) -> tuple[Slice, ...]:
+    """Those in between, in which nothing happened, among them."""
+    if not found:
+        return ()
+    return tuple(
+        found.get(start, Slice(start)) for start in range(min(found), max(found) + slice_ms, slice_ms)
+    )
+
+
+def bin_of(milliseconds: int) -> int:
+    """The same as the SQL in measures.py."""
+    return 0 if milliseconds < 1 else math.floor(math.log(milliseconds) / math.log(BIN_GROWTH)) + 1
+
+
+def bin_end(number: int) -> float:
+    """The largest time in it."""
+    return 0.0 if number == 0 else BIN_GROWTH**number
+
+
+def times_of(bins: Mapping[int, int], max_ms: int) -> Times | None:
+    rows = sum(bins.values())
+    if not rows:
+        return None
+    p50, p95, p99 = (min(each, float(max_ms)) for each in percentiles(bins, (0.5, 0.95, 0.99)))
+    return Times(rows, p50, p95, p99, max_ms)
+
+
+def percentiles(bins: Mapping[int, int], wanted: Iterable[float]) -> list[float]:
+    rows = sum(bins.values())
+    found = []
+    for share in wanted:
+        left = math.ceil(share * rows)
+        for number in sorted(bins):
+            left -= bins[number]
+            if left <= 0:
+                found.append(bin_end(number))
+                break
+    return found

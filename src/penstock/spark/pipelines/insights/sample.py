@@ -1,0 +1,107 @@
+"""What only the cluster can tell: batches as they were sent, and what waits for groups.
+
+Rule: a sample is one fetch from the middle of each partition's range, of so many partitions at most.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import numpy as np
+
+from penstock.errors import CorruptData
+from penstock.limits import KIB
+from penstock.protocol.batches import HEADER_BYTES
+from penstock.protocol.compression import Codec, compress
+from penstock.spark.pipelines.insights.numbers import BatchSample, GroupWait
+from penstock.spark.records.batch_table import BatchTable, read_table
+from penstock.spark.records.decode import Columns, Decoder
+from penstock.types import Offset, TopicPartition
+from penstock.wire.cluster import ClusterClient, OffsetGone
+
+SAMPLE_BYTES: Final = 512 * KIB
+PARTITIONS_MAX: Final = 16
+Ranges = Mapping[TopicPartition, tuple[int, int]]
+
+
+def batch_sample(client: ClusterClient, ranges: Ranges) -> BatchSample:
+    total = BatchSample()
+    filled = [(partition, span) for partition, span in ranges.items() if span[0] < span[1]]
+    for partition, (start, end) in filled[:PARTITIONS_MAX]:
+        total = _added(total, _of_one(client, partition, Offset((start + end) // 2)))
+    return total
+
+
+def _of_one(client: ClusterClient, partition: TopicPartition, middle: Offset) -> BatchSample:
+    chunks = client.fetch(
+        partition, middle, Offset(middle + 1), read_committed=False, bytes_at_once=SAMPLE_BYTES
+    )
+    try:
+        chunk = next(chunks, None)
+    except OffsetGone:
+        return BatchSample()
+    return BatchSample() if chunk is None else sample_of(chunk.data)
+
+
+def sample_of(data: memoryview) -> BatchSample:
+    table = read_table(data, np.frombuffer(data, np.uint8))
+    table = table.where(~table.is_control)
+    codecs = Counter(Codec(number).label for number in table.codec.tolist())
+    plain = _plain(data, table)
+    return BatchSample(
+        table.size,
+        int(table.record_count.sum()),
+        int((table.end - table.position).sum()),
+        codecs,
+        sum(map(len, plain)),
+        sum(len(compress(Codec.ZSTD, each)) for each in plain),
+    )
+
+
+def _plain(data: memoryview, table: BatchTable) -> list[memoryview]:
+    """The records of batches that are not compressed; each is compressed by itself."""
+    chosen = table.where(table.codec == Codec.NONE)
+    spans = zip(chosen.position.tolist(), chosen.end.tolist(), strict=True)
+    return [data[start + HEADER_BYTES : end] for start, end in spans]
+
+
+def _added(one: BatchSample, other: BatchSample) -> BatchSample:
+    return BatchSample(
+        one.batches + other.batches,
+        one.records + other.records,
+        one.bytes + other.bytes,
+        Counter(one.codecs) + Counter(other.codecs),
+        one.plain_bytes + other.plain_bytes,
+        one.compressed_bytes + other.compressed_bytes,
+    )
+
+
+def group_waits(
+    client: ClusterClient, groups: Iterable[str], ranges: Ranges, now_ms: int
+) -> tuple[GroupWait, ...]:
+    """What each group has not committed, of partitions in which it has committed anything."""
+    waits = []
+    for group in groups:
+        for partition, committed in client.committed(group, ranges).items():
+            if committed is not None:
+                end = ranges[partition][1]
+                time_ms = _time_at(client, partition, committed) if committed < end else None
+                age_ms = None if time_ms is None else max(now_ms - time_ms, 0)
+                waits.append(GroupWait(group, partition.partition, max(end - committed, 0), age_ms))
+    return tuple(waits)
+
+
+def _time_at(client: ClusterClient, partition: TopicPartition, offset: Offset) -> int | None:
+    """Of the first record from there on."""
+    decoder = Decoder(Columns(key=False, value=False, headers=False), read_committed=False)
+    chunks = client.fetch(
+        partition, offset, Offset(offset + 1), read_committed=False, bytes_at_once=SAMPLE_BYTES
+    )
+    try:
+        for chunk in chunks:
+            for decoded in decoder.decode(chunk, offset, Offset(offset + 1)):
+                if decoded.timestamps_ms is not None and len(decoded.timestamps_ms):
+                    return int(decoded.timestamps_ms[0].as_py())
+    except (OffsetGone, CorruptData):
+        return None
+    return None

@@ -1,0 +1,1 @@
+"""`replay`: from a lake back to a topic."""

@@ -1,0 +1,1 @@
+"""Records in bulk: batches to Arrow and back, with numpy, many records at a time."""

@@ -1,0 +1,159 @@
+"""The headers of all batches in a chunk, as columns.
+
+A chunk may hold many thousand small batches. Python steps from one to the next and asks for their
+checksums; all else about headers is decided for all of them at once.
+
+Rule 1: the rules of protocol/batches.py hold: a cut last batch ends the table without complaint, a length
+        that cannot be is CorruptData, and so are fields that contradict each other.
+Rule 2: nothing here looks behind a header, except the checksum, which covers the records too.
+"""
+
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+
+from penstock.errors import CorruptData
+from penstock.protocol.batches import (
+    BATCH_LENGTH_AT,
+    CHECKSUM_FROM,
+    CODEC_MASK,
+    CODEC_MAX,
+    CONTROL_BIT,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC,
+    OFFSET_MAX,
+    TRANSACTIONAL_BIT,
+)
+from penstock.spark.records.varints import Bytes, Flags, Ints
+
+_BATCH_LENGTH = Struct(">i")
+_BATCH_LENGTH_MIN = HEADER_BYTES - LOG_OVERHEAD
+
+_FIELDS = np.dtype(
+    [
+        ("base_offset", ">i8"),
+        ("batch_length", ">i4"),
+        ("leader_epoch", ">i4"),
+        ("magic", "i1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("base_timestamp", ">i8"),
+        ("max_timestamp", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("record_count", ">i4"),
+    ]
+)
+assert _FIELDS.itemsize == HEADER_BYTES
+
+
+class BatchTable(NamedTuple):
+    position: Ints
+    end: Ints
+    base_offset: Ints
+    next_offset: Ints
+    last_offset_delta: Ints
+    attributes: Ints
+    base_timestamp: Ints
+    max_timestamp: Ints
+    producer_id: Ints
+    record_count: Ints
+    crc: Ints
+
+    @property
+    def size(self) -> int:
+        """How many batches there are."""
+        return len(self.position)
+
+    @property
+    def codec(self) -> Ints:
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_control(self) -> Flags:
+        flags: Flags = self.attributes & CONTROL_BIT != 0
+        return flags
+
+    @property
+    def is_transactional(self) -> Flags:
+        flags: Flags = self.attributes & TRANSACTIONAL_BIT != 0
+        return flags
+
+    def where(self, chosen: Flags | slice) -> "BatchTable":
+        return BatchTable._make(column[chosen] for column in self)
+
+
+def read_table(view: memoryview, raw: Bytes) -> BatchTable:
+    """The whole batches of a chunk, in order. Their checksums have not been looked at."""
+    positions = _positions(view)
+    starts = np.array(positions[:-1], np.int64)
+    rows = np.empty((len(starts), HEADER_BYTES), np.uint8)
+    np.take(raw, starts[:, None] + np.arange(HEADER_BYTES), out=rows, mode="clip")
+    fields = rows.reshape(-1).view(_FIELDS)
+
+    def column(name: str) -> Ints:
+        return fields[name].astype(np.int64)
+
+    base_offset, last_offset_delta = column("base_offset"), column("last_offset_delta")
+    table = BatchTable(
+        position=starts,
+        end=np.array(positions[1:], np.int64),
+        base_offset=base_offset,
+        next_offset=base_offset + last_offset_delta + 1,
+        last_offset_delta=last_offset_delta,
+        attributes=column("attributes"),
+        base_timestamp=column("base_timestamp"),
+        max_timestamp=column("max_timestamp"),
+        producer_id=column("producer_id"),
+        record_count=column("record_count"),
+        crc=column("crc"),
+    )
+    _check(table, column("magic"))
+    return table
+
+
+def check_crcs(view: memoryview, table: BatchTable) -> None:
+    """Raises CorruptData if a batch is not what was written."""
+    spans = zip((table.position + CHECKSUM_FROM).tolist(), table.end.tolist(), strict=True)
+    found = np.array([crc32c(view[start:end]) for start, end in spans], np.int64)
+    _refuse(table, found != table.crc, "does not match its checksum")
+
+
+def _positions(view: memoryview) -> list[int]:
+    """Where each whole batch begins, and where the last one ends."""
+    unpack_from = _BATCH_LENGTH.unpack_from
+    position, size = 0, len(view)
+    positions = [0]
+    while size - position >= HEADER_BYTES:
+        (length,) = unpack_from(view, position + BATCH_LENGTH_AT)
+        if length < _BATCH_LENGTH_MIN:
+            raise CorruptData(f"batch length {length} is below {_BATCH_LENGTH_MIN}")
+        position += LOG_OVERHEAD + length
+        if position > size:
+            break
+        positions.append(position)
+    return positions
+
+
+def _check(table: BatchTable, magic: Ints) -> None:
+    _refuse(table, magic != MAGIC, f"does not have magic {MAGIC}")
+    _refuse(table, table.codec > CODEC_MAX, "has a compression type that does not exist")
+    _refuse(table, table.record_count < 0, "has a negative number of records")
+    too_many = (table.last_offset_delta < 0) | (table.last_offset_delta < table.record_count - 1)
+    _refuse(table, too_many, "has more records than offsets")
+    # The next offset must exist too; a sum that is too large for it has wrapped around.
+    out_of_range = (table.base_offset < 0) | (table.base_offset > OFFSET_MAX - 1 - table.last_offset_delta)
+    _refuse(table, out_of_range, "has offsets that are out of range")
+    backwards = np.zeros(table.size, np.bool_)
+    backwards[1:] = table.base_offset[1:] < table.next_offset[:-1]
+    _refuse(table, backwards, "has offsets that come before those of the batch in front of it")
+
+
+def _refuse(table: BatchTable, wrong: Flags, what: str) -> None:
+    if wrong.any():
+        raise CorruptData(f"the batch at offset {table.base_offset[wrong.argmax()]} {what}")

@@ -1,0 +1,44 @@
+"""Arrow's binary and string arrays as numpy sees them: where each string lies in which bytes."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.spark.records.gather import NULL_LENGTH
+from penstock.spark.records.varints import Bytes, Flags, Ints
+
+
+class BinaryColumn(NamedTuple):
+    array: pa.BinaryArray
+    data: Bytes
+    starts: Ints
+    lengths: Ints
+    """0 for null."""
+    absent: Flags | None
+    """None if nothing is null."""
+
+    @property
+    def announced(self) -> Ints:
+        """The lengths as records write them: -1 for null."""
+        return self.lengths if self.absent is None else np.where(self.absent, NULL_LENGTH, self.lengths)
+
+
+def binary_column(column: pa.Array | pa.ChunkedArray) -> BinaryColumn:
+    """Of a column of binary or string values; other widths of either are converted."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if array.type != pa.binary():
+        array = array.cast(pa.binary())
+    _, offsets, data = array.buffers()
+    borders = np.zeros(1, np.int64)
+    if len(array):
+        borders = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1].astype(
+            np.int64
+        )
+    absent = None
+    lengths = np.diff(borders)
+    if array.null_count:
+        absent = array.is_null().to_numpy(zero_copy_only=False)
+        lengths = np.where(absent, 0, lengths)
+    raw = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return BinaryColumn(array, raw, borders[:-1], lengths, absent)

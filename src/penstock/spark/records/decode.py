@@ -1,0 +1,178 @@
+"""Record batches to Arrow, many records at a time.
+
+    chunk     what a fetch brought                          Fetched
+    table     the headers of its batches, as columns        batch_table.py
+    pieces    payloads in one buffer, expanded              pieces.py
+    framed    where each record begins and ends             record_starts.py
+    rows      where each field is, all checked              rows.py, record_headers.py, varints.py
+    Decoded   columns that somebody wants, cut out          gather.py
+
+Python touches each batch a few times and each record never, unless lengths are odd.
+
+Rule 1: what comes out is what protocol/records.py would have given, or CorruptData.
+Rule 2: memory is bounded: by a piece, which is bounded in bytes, and by a block of its rows.
+Rule 3: the last of what `decode` gives says how far the chunk reached, even if it has no rows: gaps,
+        markers and aborted transactions are progress too.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.limits import DECOMPRESSED_BYTES_MAX, INT_MAX
+from penstock.protocol.batches import HEADER_BYTES
+from penstock.spark.records.aborted import Aborted, AbortedTransactions
+from penstock.spark.records.batch_table import BatchTable, check_crcs, read_table
+from penstock.spark.records.gather import cut_out
+from penstock.spark.records.pieces import pieces
+from penstock.spark.records.record_headers import HEADERS_TYPE, headers_array, no_headers
+from penstock.spark.records.record_starts import Framed, Payloads, frame_records
+from penstock.spark.records.rows import BatchRows, Rows, read_rows
+from penstock.types import Offset, ProducerId
+
+ROWS_AT_ONCE_MAX = 32_768
+"""Columns of this many numbers stay in a core's cache while they are worked on."""
+
+
+class Columns(NamedTuple):
+    """What is wanted. The offset always is."""
+
+    key: bool = True
+    value: bool = True
+    headers: bool = True
+    timestamp: bool = True
+    timestamp_type: bool = True
+
+
+class Decoded(NamedTuple):
+    offsets: pa.Int64Array
+    timestamps_ms: pa.Int64Array | None
+    timestamp_types: pa.Int32Array | None
+    """0 if the producer set the timestamp, 1 if the broker did."""
+    keys: pa.BinaryArray | None
+    values: pa.BinaryArray | None
+    headers: pa.ListArray | None
+    next_offset: Offset
+    """Everything below has been given out or is not there."""
+
+
+class Chunk(Protocol):
+    """What decoding needs of `wire.cluster.Fetched`."""
+
+    @property
+    def data(self) -> memoryview: ...
+
+    @property
+    def aborted(self) -> tuple[Aborted, ...]: ...
+
+
+class Decoder:
+    """Decodes the chunks of one partition, one after the other."""
+
+    def __init__(
+        self, columns: Columns, *, read_committed: bool, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+    ) -> None:
+        assert 0 < decompressed_bytes_max <= INT_MAX // 2, "Arrow's offsets have 31 bits"
+        self._columns = columns
+        self._aborted = AbortedTransactions() if read_committed else None
+        self._decompressed_bytes_max = decompressed_bytes_max
+
+    def decode(self, fetched: Chunk, start: Offset, end: Offset) -> Iterator[Decoded]:
+        """The records with start <= offset < end, without markers and what was aborted.
+
+        A batch that the chunk cuts short is not looked at. Raises CorruptData.
+        """
+        view = fetched.data.cast("B") if fetched.data.format != "B" else fetched.data
+        if len(view) < HEADER_BYTES:
+            return
+        table = read_table(view, np.frombuffer(view, np.uint8))
+        if not table.size:
+            return
+        reached = Offset(min(end, int(table.next_offset[-1])))
+        table = table.where((table.next_offset > start) & (table.base_offset < end))
+        check_crcs(view, table)
+        held: Decoded | None = None
+        for decoded in self._decoded(view, self._with_records(table, fetched.aborted), start, end):
+            if held is not None:
+                yield held
+            held = decoded
+        if held is not None:
+            yield held._replace(next_offset=reached)
+        elif reached > start:
+            yield self._nothing(reached)
+
+    def _decoded(self, view: memoryview, table: BatchTable, start: Offset, end: Offset) -> Iterator[Decoded]:
+        for batches, payloads in pieces(view, table, decompressed_bytes_max=self._decompressed_bytes_max):
+            framed = frame_records(payloads)
+            buffer = pa.py_buffer(payloads.view)
+            rows_of = BatchRows(batches)
+            blocks = -(-rows_of.count // ROWS_AT_ONCE_MAX)
+            borders = np.linspace(0, rows_of.count, blocks + 1).astype(int).tolist()
+            for first, last in pairwise(borders):
+                rows = _block(payloads, framed, rows_of, slice(first, last))
+                wanted = slice(*np.searchsorted(rows.offset, (start, end)).tolist())
+                if wanted.start < wanted.stop:
+                    yield self._cut(buffer, rows, wanted)
+
+    def _with_records(self, table: BatchTable, aborted: tuple[Aborted, ...]) -> BatchTable:
+        """Those that have something to give out."""
+        # A batch without records and without bytes was emptied by compaction.
+        chosen = ~table.is_control & ((table.record_count > 0) | (table.end - table.position > HEADER_BYTES))
+        if self._aborted is None or not table.size:
+            return table.where(chosen)
+        first, last = Offset(int(table.base_offset[0])), Offset(int(table.next_offset[-1]))
+        self._aborted.begin_chunk(aborted, start=first, end=last)
+        for batch in (table.is_transactional | table.is_control).nonzero()[0].tolist():
+            producer, offset = (
+                ProducerId(int(table.producer_id[batch])),
+                Offset(int(table.next_offset[batch]) - 1),
+            )
+            if table.is_control[batch]:
+                self._aborted.marker(producer, offset)
+            elif self._aborted.holds(producer, offset):
+                chosen[batch] = False
+        return table.where(chosen)
+
+    def _cut(self, buffer: pa.Buffer, rows: Rows, wanted: slice) -> Decoded:
+        columns = self._columns
+        offsets = rows.offset[wanted]
+        count = len(offsets)
+        headers = None
+        if columns.headers:
+            headers = no_headers(count)
+            if rows.headers is not None:
+                headers = headers_array(buffer, rows.headers).slice(wanted.start, count)
+        types = np.zeros(count, np.int32)
+        if rows.is_append_time is not None:
+            types[:] = rows.is_append_time[wanted]
+        return Decoded(
+            offsets=pa.array(offsets),
+            timestamps_ms=pa.array(rows.timestamp[wanted]) if columns.timestamp else None,
+            timestamp_types=pa.array(types) if columns.timestamp_type else None,
+            keys=cut_out(buffer, rows.key.start[wanted], rows.key.length[wanted]) if columns.key else None,
+            values=cut_out(buffer, rows.value.start[wanted], rows.value.length[wanted])
+            if columns.value
+            else None,
+            headers=headers,
+            next_offset=Offset(int(offsets[-1]) + 1),
+        )
+
+    def _nothing(self, next_offset: Offset) -> Decoded:
+        columns = self._columns
+        return Decoded(
+            offsets=pa.array([], pa.int64()),
+            timestamps_ms=pa.array([], pa.int64()) if columns.timestamp else None,
+            timestamp_types=pa.array([], pa.int32()) if columns.timestamp_type else None,
+            keys=pa.array([], pa.binary()) if columns.key else None,
+            values=pa.array([], pa.binary()) if columns.value else None,
+            headers=pa.array([], HEADERS_TYPE) if columns.headers else None,
+            next_offset=next_offset,
+        )
+
+
+def _block(payloads: Payloads, framed: Framed, rows_of: BatchRows, block: slice) -> Rows:
+    batches, counts = rows_of.block(block.start, block.stop)
+    return read_rows(payloads.raw, Framed(framed.body[block], framed.end[block]), batches, counts)

@@ -1,0 +1,106 @@
+"""Which partition a record goes to, as Java's producer decides, for a whole column of keys.
+
+A key's partition is its murmur2 hash, without the sign, modulo the number of partitions. All keys are
+hashed in step, four bytes of each at a time; the last few that are longer than all others are hashed
+one by one.
+
+Rule 1: equal keys go where every other Kafka client sends them.
+Rule 2: records without a key go to one partition for a while and then to the next, because full batches
+        are cheaper than evenly filled ones.
+"""
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.spark.records.binary_columns import BinaryColumn, binary_column
+from penstock.spark.records.varints import Bytes, Ints
+
+Hashes = NDArray[np.uint32]
+
+STICKY_ROWS_MIN = 512
+"""So many records without a key stay together at least."""
+
+_SEED = 0x9747B28C
+_FACTOR = 0x5BD1E995
+_SHIFT = 24
+_WORD_BYTES = 4
+_MASK = 0xFFFF_FFFF
+_ROWS_IN_STEP_MIN = 8
+
+
+def partition_of(
+    keys: pa.Array | None, partitions: int, *, rows: int = 0, first: int = 0
+) -> NDArray[np.int32]:
+    """The partition of each record. `first` is where those without a key begin.
+
+    Without any keys, `rows` says how many records there are.
+    """
+    assert partitions > 0
+    if keys is None:
+        return _spread(rows, partitions, first)
+    column = binary_column(keys)
+    chosen = ((murmur2(column) & np.uint32(0x7FFF_FFFF)) % np.uint32(partitions)).astype(np.int32)
+    if column.absent is not None:
+        chosen[column.absent] = _spread(int(column.absent.sum()), partitions, first)
+    return chosen
+
+
+def murmur2(column: BinaryColumn) -> Hashes:
+    """The hash of each string; that of the empty one for null."""
+    lengths = column.lengths
+    words = lengths // _WORD_BYTES
+    hashes = (np.uint32(_SEED) ^ lengths.astype(np.uint32)).astype(np.uint32)
+    rows, done = words.nonzero()[0], 0
+    while len(rows) >= _ROWS_IN_STEP_MIN:
+        mixed = _mixed(_words_at(column.data, column.starts[rows] + _WORD_BYTES * done))
+        hashes[rows] = hashes[rows] * np.uint32(_FACTOR) ^ mixed
+        done += 1
+        rows = rows[words[rows] > done]
+    for row in rows.tolist():
+        hashes[row] = _hash_words(column, row, done, int(hashes[row]))
+    return _finished(_with_tails(column, words, hashes))
+
+
+def _spread(count: int, partitions: int, first: int) -> NDArray[np.int32]:
+    run = max(-(-count // partitions), STICKY_ROWS_MIN)
+    return ((first + np.arange(count) // run) % partitions).astype(np.int32)
+
+
+def _words_at(data: Bytes, at: Ints) -> Hashes:
+    word = np.zeros(len(at), np.uint32)
+    for index in range(_WORD_BYTES):
+        word |= data.take(at + index).astype(np.uint32) << np.uint32(8 * index)
+    return word
+
+
+def _mixed(word: Hashes) -> Hashes:
+    word = word * np.uint32(_FACTOR)
+    word ^= word >> np.uint32(_SHIFT)
+    return word * np.uint32(_FACTOR)
+
+
+def _hash_words(column: BinaryColumn, row: int, done: int, value: int) -> int:
+    start = int(column.starts[row])
+    end = start + int(column.lengths[row]) // _WORD_BYTES * _WORD_BYTES
+    for mixed in _mixed(column.data[start + _WORD_BYTES * done : end].copy().view("<u4")).tolist():
+        value = value * _FACTOR & _MASK ^ mixed
+    return value
+
+
+def _with_tails(column: BinaryColumn, words: Ints, hashes: Hashes) -> Hashes:
+    """The one to three bytes behind the last whole word."""
+    tails = column.lengths % _WORD_BYTES
+    at = column.starts + words * _WORD_BYTES
+    for index in (2, 1, 0):
+        rows = (tails > index).nonzero()[0]
+        hashes[rows] ^= column.data.take(at[rows] + index).astype(np.uint32) << np.uint32(8 * index)
+    rows = tails.nonzero()[0]
+    hashes[rows] *= np.uint32(_FACTOR)
+    return hashes
+
+
+def _finished(hashes: Hashes) -> Hashes:
+    hashes = hashes ^ hashes >> np.uint32(13)
+    hashes *= np.uint32(_FACTOR)
+    return hashes ^ hashes >> np.uint32(15)

@@ -1,0 +1,114 @@
+"""Records to columns of numbers: where everything is, checked, before anything is cut out.
+
+Rule 1: every field of every record is looked at, whichever columns are wanted, so a batch is refused or
+        accepted whoever asks. What protocol/records.py refuses is refused here.
+Rule 2: lengths are never negative except for null, so positions only go forward; if the last field ends
+        where its record does, all fields lie inside. Until then positions are not believed.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.errors import CorruptData
+from penstock.protocol.batches import LOG_APPEND_TIME_BIT
+from penstock.spark.records.batch_table import BatchTable
+from penstock.spark.records.gather import NULL_LENGTH
+from penstock.spark.records.record_headers import HeaderSpans, read_headers
+from penstock.spark.records.record_starts import Framed
+from penstock.spark.records.varints import LONG_BYTES_MAX, Bytes, Flags, Ints, read_varints
+
+_FAR = 1 << 62
+"""The sum of two numbers that are smaller than this has not wrapped around."""
+
+
+class Field(NamedTuple):
+    start: Ints
+    length: Ints
+    """-1 for null."""
+
+
+class Rows(NamedTuple):
+    offset: Ints
+    timestamp: Ints
+    is_append_time: Flags | None
+    """None if no record has the broker's time."""
+    key: Field
+    value: Field
+    headers: HeaderSpans | None
+    """None if no record has any."""
+
+
+class BatchRows:
+    """Which rows of a piece belong to which of its batches."""
+
+    def __init__(self, batches: BatchTable) -> None:
+        self.batches = batches
+        self._firsts = np.zeros(batches.size + 1, np.int64)
+        np.cumsum(batches.record_count, out=self._firsts[1:])
+
+    @property
+    def count(self) -> int:
+        return int(self._firsts[-1])
+
+    def block(self, start: int, end: int) -> tuple[BatchTable, Ints]:
+        """The batches that have rows from `start` to `end`, and how many each."""
+        first = int(np.searchsorted(self._firsts, start, side="right")) - 1
+        last = int(np.searchsorted(self._firsts, end, side="left"))
+        borders = self._firsts[first : last + 1].clip(start, end)
+        return self.batches.where(slice(first, last)), np.diff(borders)
+
+
+def read_rows(raw: Bytes, framed: Framed, batches: BatchTable, counts: Ints) -> Rows:
+    """The records of these batches, of each as many as `counts` says."""
+    timestamp_delta, at = read_varints(raw, framed.body + 1, LONG_BYTES_MAX)
+    offset_delta, at = read_varints(raw, at)
+    key = _field(raw, at)
+    value = _field(raw, _after(key))
+    header_count, at = read_varints(raw, _after(value))
+    headers = None
+    if header_count.any():
+        headers = read_headers(raw, header_count, at, framed.end)
+    elif (at != framed.end).any():
+        raise CorruptData("the fields of a record do not end where it does")
+    timestamp, is_append_time = _timestamps(timestamp_delta, batches, counts)
+    return Rows(_offsets(offset_delta, batches, counts), timestamp, is_append_time, key, value, headers)
+
+
+def _field(raw: Bytes, at: Ints) -> Field:
+    length, start = read_varints(raw, at)
+    if length.min(initial=0) < NULL_LENGTH:
+        raise CorruptData("a field has a negative length")
+    return Field(start, length)
+
+
+def _after(field: Field) -> Ints:
+    return field.start + np.maximum(field.length, 0)
+
+
+def _offsets(deltas: Ints, batches: BatchTable, counts: Ints) -> Ints:
+    offsets = np.repeat(batches.base_offset, counts)
+    beyond = deltas > np.repeat(batches.last_offset_delta, counts)
+    offsets += deltas
+    # Batches do not overlap, so between them this holds if it holds inside each of them.
+    if beyond.any() or deltas.min(initial=0) < 0 or (offsets[1:] <= offsets[:-1]).any():
+        raise CorruptData(f"the offsets of the records behind {batches.base_offset[0]} do not ascend")
+    return offsets
+
+
+def _timestamps(deltas: Ints, batches: BatchTable, counts: Ints) -> tuple[Ints, Flags | None]:
+    base = np.repeat(batches.base_timestamp, counts)
+    timestamps = base + deltas
+    append_time = batches.attributes & LOG_APPEND_TIME_BIT != 0
+    rows = np.repeat(append_time, counts) if append_time.any() else None
+    wrapped = _wrapped(base, deltas, timestamps)
+    if wrapped is not None and (wrapped if rows is None else wrapped & ~rows).any():
+        raise CorruptData("a timestamp delta leaves the range of timestamps")
+    if rows is not None:
+        timestamps = np.where(rows, np.repeat(batches.max_timestamp, counts), timestamps)
+    return timestamps, rows
+
+
+def _wrapped(base: Ints, deltas: Ints, sums: Ints) -> Flags | None:
+    near = all(part.min(initial=0) > -_FAR and part.max(initial=0) < _FAR for part in (base, deltas))
+    return None if near else ((base ^ sums) & (deltas ^ sums)) < 0
