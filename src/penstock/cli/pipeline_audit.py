@@ -15,10 +15,10 @@ from penstock.cli.pipeline import (
     Json,
     Master,
     SparkSettings,
-    _access,
-    _print,
-    _spark_is_installed,
+    access_of,
     pipeline_app,
+    print_report,
+    spark_is_installed,
 )
 
 if TYPE_CHECKING:
@@ -97,12 +97,12 @@ def audit(
     from penstock.cli.command import settings_of
 
     spark_settings = settings_of(settings or [], "--set")
-    with _spark_is_installed():
+    with spark_is_installed():
         from penstock.spark.pipelines.audit.ids import parse_ids
         from penstock.spark.pipelines.audit.run import AuditSettings, check
     wanted = AuditSettings(
         topics=tuple(dict.fromkeys(topics)),
-        access=_access(broker),
+        access=access_of(broker),
         lake=None if lake is None else lake.absolute(),
         against=tuple(dict.fromkeys(against or ())),
         ids=parse_ids(ids or ()),
@@ -116,7 +116,7 @@ def audit(
         pass  # an address at which nobody answers is told at once, and why
     check(wanted)
     report = _audited(wanted, master, spark_settings)
-    _print(report, as_json=as_json)
+    print_report(report, as_json=as_json)
     if not report.is_clean:
         raise typer.Exit(VIOLATED)
 

@@ -11,11 +11,11 @@ from penstock.cli.pipeline import (
     Master,
     Name,
     SparkSettings,
-    _access,
-    _print,
-    _session,
-    _spark_is_installed,
+    access_of,
     pipeline_app,
+    print_report,
+    session,
+    spark_is_installed,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def detect(
     as_json: Json = False,
 ) -> None:
     spark_settings = settings_of(settings or [], "--set")
-    with _spark_is_installed():
+    with spark_is_installed():
         from penstock.spark.pipelines.detect.rules import read_rules
         from penstock.spark.pipelines.detect.run import DetectSettings, check
         from penstock.spark.pipelines.detect.run import detect as run_detect
@@ -75,7 +75,7 @@ def detect(
         topic=topic,
         alerts=to,
         rules=read_rules(rules),
-        access=_access(broker),
+        access=access_of(broker),
         checkpoint=checkpoint.absolute(),
         rejected=rejected,
         name=name,
@@ -86,6 +86,6 @@ def detect(
     with broker.client():
         pass  # an address at which nobody answers is told at once, and why
     check(wanted)
-    with _session(wanted.query_name, master, spark_settings) as (spark, stop, tell):
+    with session(wanted.query_name, master, spark_settings) as (spark, stop, tell):
         report = run_detect(spark, wanted, stop, tell)
-    _print(report, as_json=as_json)
+    print_report(report, as_json=as_json)

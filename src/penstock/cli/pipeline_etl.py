@@ -10,11 +10,11 @@ from penstock.cli.pipeline import (
     Json,
     Master,
     SparkSettings,
-    _access,
-    _print,
-    _session,
-    _spark_is_installed,
+    access_of,
     pipeline_app,
+    print_report,
+    session,
+    spark_is_installed,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def etl(
     as_json: Json = False,
 ) -> None:
     spark_settings = {**FAIR, **settings_of(settings or [], "--set")}
-    with _spark_is_installed():
+    with spark_is_installed():
         from penstock.spark.pipelines.etl.run import check
         from penstock.spark.pipelines.etl.run import etl as run_etl
         from penstock.spark.pipelines.etl.spec_file import read_spec
@@ -73,7 +73,7 @@ def etl(
     unknown = tuple(stage for stage in stages or () if stage not in found.stages)
     wanted = EtlSettings(
         spec=found,
-        access=_access(broker),
+        access=access_of(broker),
         stages=chosen + unknown,
         once=once,
         every_s=every,
@@ -83,6 +83,6 @@ def etl(
         pass  # an address at which nobody answers is told at once, and why
     check(wanted)
     name = found.name if len(wanted.stages) > 1 else found.query_name(wanted.stages[0])
-    with _session(name, master, spark_settings) as (spark, stop, tell):
+    with session(name, master, spark_settings) as (spark, stop, tell):
         report = run_etl(spark, wanted, stop, tell)
-    _print(report, as_json=as_json)
+    print_report(report, as_json=as_json)

@@ -10,10 +10,10 @@ from penstock.cli.pipeline import (
     Json,
     Master,
     SparkSettings,
-    _access,
-    _print,
-    _spark_is_installed,
+    access_of,
     pipeline_app,
+    print_report,
+    spark_is_installed,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def insights(
     from penstock.cli.pipeline_replay import bound
 
     spark_settings = settings_of(settings or [], "--set")
-    with _spark_is_installed():
+    with spark_is_installed():
         from penstock.spark.pipelines.insights.run import InsightsSettings, check, parse_made
         from penstock.spark.pipelines.insights.run import insights as run_insights
         from penstock.spark.pipelines.jobs import GivenUp, stop_at_once_on_signals
@@ -77,7 +77,7 @@ def insights(
         from penstock.spark.session import spark_session
     wanted = InsightsSettings(
         topic=topic,
-        access=_access(broker),
+        access=access_of(broker),
         page=(to or Path(f"insights-{topic}.html")).absolute(),
         start=bound(start, "--start", unbounded="earliest"),
         end=bound(end, "--end", unbounded="latest"),
@@ -100,4 +100,4 @@ def insights(
         raise KeyboardInterrupt from None
     except ConnectionError as problem:  # it cannot be stopped, because it is gone
         raise SparkEnded from problem
-    _print(report, as_json=as_json)
+    print_report(report, as_json=as_json)

@@ -13,11 +13,11 @@ from penstock.cli.pipeline import (
     Master,
     Name,
     SparkSettings,
-    _access,
-    _print,
-    _session,
-    _spark_is_installed,
+    access_of,
     pipeline_app,
+    print_report,
+    session,
+    spark_is_installed,
 )
 from penstock.errors import ConfigError
 
@@ -86,14 +86,14 @@ def replay(
     from penstock.cli.command import settings_of
 
     spark_settings = settings_of(settings or [], "--set")
-    with _spark_is_installed():
+    with spark_is_installed():
         from penstock.spark.pipelines.jobs import GivenUp
         from penstock.spark.pipelines.replay.run import ReplaySettings, check, dry_run
         from penstock.spark.pipelines.replay.run import replay as run_replay
     wanted = ReplaySettings(
         folder=lake.absolute(),
         to=to,
-        access=_access(broker),
+        access=access_of(broker),
         topics=tuple(dict.fromkeys(topics or ())),
         start=bound(start, "--start", unbounded="earliest"),
         end=bound(end, "--end", unbounded="latest"),
@@ -108,14 +108,14 @@ def replay(
     with broker.client():
         pass  # an address at which nobody answers is told at once, and why
     check(wanted)
-    with _session(wanted.replay_name, master, spark_settings) as (spark, stop, tell):
+    with session(wanted.replay_name, master, spark_settings) as (spark, stop, tell):
         if only_count:
             try:
-                _print(dry_run(spark, wanted, stop), as_json=as_json)
+                print_report(dry_run(spark, wanted, stop), as_json=as_json)
             except GivenUp:
                 raise KeyboardInterrupt from None
         else:
-            _print(run_replay(spark, wanted, stop, tell), as_json=as_json)
+            print_report(run_replay(spark, wanted, stop, tell), as_json=as_json)
 
 
 def bound(text: str, option: str, *, unbounded: str) -> "Bound":

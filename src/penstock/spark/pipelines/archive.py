@@ -11,29 +11,24 @@ Rule 2: a table that holds records of a topic goes on with the checkpoint that w
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.errors import CommandFailed
 from penstock.limits import DAY_MS
-from penstock.spark.access import client_settings
 from penstock.spark.lake import sink
 from penstock.spark.lake.compaction import TARGET_BYTES
 from penstock.spark.lake.description import Description, make_table, open_table
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.table import OURS, Compacted, Recorded
 from penstock.spark.offsets import to_document
-from penstock.spark.options import stream_read_settings
 from penstock.spark.pipelines import report
 from penstock.spark.pipelines.checkpoint import claim, is_new
+from penstock.spark.pipelines.cluster import cluster, partitions_of
 from penstock.spark.pipelines.progress import Progress, lag
 from penstock.spark.pipelines.running import Stop, failures_told, run
-from penstock.spark.pool import borrowed
-from penstock.types import TopicPartition
-from penstock.wire.cluster import LATEST, ClusterClient
-from penstock.wire.errors import WireError
+from penstock.wire.cluster import LATEST
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,8 +133,8 @@ class ArchiveReport(NamedTuple):
 
 def check(settings: ArchiveSettings) -> None:
     """All that can be found wrong without Spark. Makes the table and the checkpoint, if they are new."""
-    with _cluster(settings) as client:
-        partitions = _partitions(client, settings.topics)
+    with cluster(settings.access) as client:
+        partitions = partitions_of(client, settings.topics)
     make_table(settings.folder, settings.description)
     with open_table(settings.folder) as table:
         ends = table.ends(partitions)
@@ -230,8 +225,8 @@ def _report(
     housekeeping: _Housekeeping,
 ) -> ArchiveReport:
     before, after = recorded
-    with _cluster(settings) as client, open_table(settings.folder) as table:
-        partitions = _partitions(client, settings.topics)
+    with cluster(settings.access) as client, open_table(settings.folder) as table:
+        partitions = partitions_of(client, settings.topics)
         found = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=False)
         ends = dict(table.ends(partitions))
     # The source may be further than the table: marks of transactions have offsets and are no rows.
@@ -253,23 +248,3 @@ def _report(
         removed=housekeeping.removed,
         checkpoint=str(settings.checkpoint_folder),
     )
-
-
-@contextmanager
-def _cluster(settings: ArchiveSettings) -> Iterator[ClusterClient]:
-    """What the cluster cannot do is told as a sentence."""
-    try:
-        with borrowed(client_settings(stream_read_settings(settings.read_options).access)) as client:
-            yield client
-    except WireError as problem:
-        raise CommandFailed(str(problem)) from problem
-
-
-def _partitions(client: ClusterClient, topics: Sequence[str]) -> list[TopicPartition]:
-    found = client.topics(topics)
-    if missing := [topic for topic in topics if topic not in found]:
-        raise CommandFailed(
-            f"there is no topic {missing[0]}: `penstock topic list` shows those there are, "
-            f"`penstock topic create {missing[0]}` makes it"
-        )
-    return [TopicPartition(topic, number) for topic in topics for number in range(found[topic].partitions)]
