@@ -2,6 +2,7 @@
 #
 #   make serve    install what the broker needs and start it
 #   make test     install what the tests need and run them all
+#   make demo     install what pipelines need and show all of it: a broker, a stream, groups, pipelines
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -20,7 +21,7 @@ MAKE_VENV := $(PYTHON) -m venv $(VENV)
 INSTALL   := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help serve setup test check format bench sim fuzz differential compat clean
+.PHONY: help serve demo setup test check format bench bench-spark sim fuzz differential compat clean
 
 help:
 	@sed -n 's/^#   //p' $(MAKEFILE_LIST)
@@ -30,6 +31,12 @@ $(VENV)/.broker: pyproject.toml
 	@echo "installing Penstock and what it needs into $(VENV); this can take a minute or two" >&2
 	@$(MAKE_VENV)
 	@$(INSTALL) --editable .
+	@touch $@
+	@echo "installed" >&2
+
+$(VENV)/.spark: $(VENV)/.broker
+	@echo "installing Spark, which the pipelines need, into $(VENV): about 1 GB" >&2
+	@$(INSTALL) --editable '.[spark]'
 	@touch $@
 	@echo "installed" >&2
 
@@ -51,6 +58,9 @@ setup: $(VENV)/.tests
 serve: $(VENV)/.broker
 	@exec $(BIN)/penstock serve $(ARGS)
 
+demo: $(VENV)/.spark
+	@$(BIN)/python -m examples.demo $(ARGS)
+
 test: setup
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
@@ -68,6 +78,10 @@ format: setup
 #   make bench    measure a real broker with a real client (ARGS=--quick for a short look)
 bench: setup
 	$(BIN)/python -m benchmarks.run $(ARGS)
+
+#   make bench-spark   topics in Spark against Parquet, Spark's own sinks and its Kafka connector (ARGS=--quick)
+bench-spark: setup
+	$(BIN)/python -m benchmarks.spark_run $(ARGS)
 
 #   make sim      run the log in a simulated world (SEED=1 SEEDS=100)
 sim: setup

@@ -18,7 +18,8 @@ from penstock.errors import CommandFailed
 from penstock.spark.lake import sink
 from penstock.spark.lake.description import FORMATS, open_table, read_description
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.pipelines.archive import COLUMNS, ArchiveReport, ArchiveSettings, archive, check
+from penstock.spark.pipelines.archive import ArchiveReport, ArchiveSettings, archive, check
+from penstock.spark.pipelines.archive_tasks import COLUMNS
 from penstock.spark.pipelines.running import Stop, failures_told
 from penstock.testing import Broker
 from tests.integration.broker_process import eventually, penstock

@@ -1,14 +1,4 @@
-"""From options to a client of the cluster.
-
-Python's TLS takes certificates of its own only from files. Those given as text are put into a folder
-that nobody else may read, once for each process, and removed when it ends.
-"""
-
-import atexit
-import os
-import shutil
-import tempfile
-from functools import cache
+"""From options to a client of the cluster."""
 
 from penstock.host.tls import ClientTls
 from penstock.spark.options import Access, Tls
@@ -26,22 +16,11 @@ def client_settings(access: Access, *, timeout_s: float | None = None) -> Client
 
 def _client_tls(tls: Tls) -> ClientTls:
     return ClientTls(
-        ca=tls.ca if tls.ca_text is None else _file_with(tls.ca_text, os.getpid()),
-        certificate=tls.certificate
-        if tls.identity_text is None
-        else _file_with(tls.identity_text, os.getpid()),
+        ca=tls.ca,
+        certificate=tls.certificate,
         key=tls.key,
         key_password=tls.key_password,
         check_hostname=tls.check_hostname,
+        ca_text=tls.ca_text,
+        identity_text=tls.identity_text,
     )
-
-
-@cache
-def _file_with(text: str, process: int) -> str:
-    """Keyed by the process too: a child must not use what its parent removes."""
-    folder = tempfile.mkdtemp(prefix="penstock-tls-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = os.path.join(folder, "store.pem")
-    with open(path, "x", encoding="ascii") as file:
-        file.write(text)
-    return path

@@ -28,6 +28,8 @@ _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
+    # What Spark hides in plans and logs, and besides a private key that is given as text.
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|keystore[.]key",
     # Streams keep state for each of these; 200 is for large clusters.
     "spark.sql.shuffle.partitions": "8",
 }

@@ -55,13 +55,22 @@ def unpack(archive: bytes) -> None:
     """Make the code importable in this process, unless some already is."""
     if importlib.util.find_spec("penstock") is not None:
         return
+    sys.path.insert(0, kept(archive))
+    importlib.invalidate_caches()
+
+
+def kept(archive: bytes) -> str:
+    """The name of a file with it, which goes when this process does. Spark's workers run no exit handlers."""
+    if hasattr(os, "memfd_create"):
+        number = os.memfd_create("penstock.zip")
+        os.write(number, archive)
+        return f"/proc/self/fd/{number}"
     folder = tempfile.mkdtemp(prefix="penstock-code-")  # which nobody else can write to
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = os.path.join(folder, "penstock.zip")
     with open(path, "xb") as file:
         file.write(archive)
-    sys.path.insert(0, path)
-    importlib.invalidate_caches()
+    return path
 
 
 def rebuilt(archive: bytes, pickled: bytes) -> Any:

@@ -34,6 +34,7 @@ from penstock.spark.options import WriteSettings, write_settings
 from penstock.spark.pool import borrowed
 from penstock.spark.records.encode import RecordTooLarge, encode, partition_of
 from penstock.spark.table import HEADERS_TYPE
+from penstock.spark.workers import settle
 from penstock.types import TopicPartition
 from penstock.wire.cluster import ClusterClient
 
@@ -111,6 +112,7 @@ def check_columns(schema: StructType, settings: WriteSettings) -> None:
 
 
 def write_rows(settings: WriteSettings, batches: Iterator[pa.RecordBatch]) -> Written:
+    settle()
     records = bytes_sent = 0
     with borrowed(client_settings(settings.access)) as client:
         writer = _Writer(client, settings)

@@ -23,6 +23,7 @@ from penstock.spark.options import ReadSettings, batch_read_settings, includes_h
 from penstock.spark.pool import borrowed
 from penstock.spark.reading import read_range
 from penstock.spark.table import Table, ValueColumns, full_schema
+from penstock.spark.workers import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,6 +73,7 @@ class BatchReader(DataSourceReader):
         return [RangePartition(each) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        settle()
         if not isinstance(partition, RangePartition):
             return iter(())
         return read_range(self._settings, self._table, partition.wanted)

@@ -58,6 +58,7 @@ from penstock.spark.pool import borrowed
 from penstock.spark.reading import read_range, record_bytes
 from penstock.spark.source import RangePartition, payload_of
 from penstock.spark.table import Table
+from penstock.spark.workers import settle
 from penstock.types import TopicId, TopicPartition
 from penstock.wire.cluster import ClusterClient
 
@@ -126,10 +127,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # In the executors
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        return read_range(self._settings, self._table, self.begun(partition))
+
+    def begun(self, partition: InputPartition) -> Range:
+        """What the task that begins now is to read."""
+        settle()
         assert isinstance(partition, RangePartition)
         if isinstance(partition, FirstPartition) and (query := current_query()) is not None:
             fulfil(partition.duty, self._settings, query)
-        return read_range(self._settings, self._table, partition.wanted)
+        return partition.wanted
 
 
 def _read_limit(limits: Limits) -> ReadLimit:

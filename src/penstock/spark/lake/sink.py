@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -31,6 +31,7 @@ from penstock.spark.lake.files import COMPRESSIONS, Shape, TaskFiles, add_spans,
 from penstock.spark.lake.parquet_table import staging_folder
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.table import Batch, DataFile, LakeRefused, Span
+from penstock.spark.workers import settle
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -46,16 +47,21 @@ _looked: set[tuple[str, str]] = set()
 """Runs of queries for which this process has looked whether the table holds their first batch."""
 
 
-_registered: "WeakSet[SparkSession]" = WeakSet()
+_registered: "WeakKeyDictionary[SparkSession, set[type[DataSource]]]" = WeakKeyDictionary()
 _registering = Lock()
 
 
 def register(spark: "SparkSession") -> None:
+    register_once(spark, LakeSink)
+
+
+def register_once(spark: "SparkSession", source: type[DataSource]) -> None:
     """Once for a session: Spark may miss a format that is registered while another thread looks for one."""
     with _registering:
-        if spark not in _registered:
-            spark.dataSource.register(LakeSink)
-            _registered.add(spark)
+        known = _registered.setdefault(spark, set())
+        if source not in known:
+            spark.dataSource.register(source)
+            known.add(source)
 
 
 class LakeSink(DataSource):
@@ -64,9 +70,13 @@ class LakeSink(DataSource):
         return NAME
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "LakeWriter":
-        if overwrite:
-            raise LakeRefused('the lake takes outputMode("append") only')
+        refuse_overwriting(overwrite)
         return LakeWriter(self.options, schema.fieldNames())
+
+
+def refuse_overwriting(overwrite: bool) -> None:
+    if overwrite:
+        raise LakeRefused('the lake takes outputMode("append") only')
 
 
 class Written(WriterCommitMessage):
@@ -105,6 +115,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         from pyspark import TaskContext
 
+        settle()
         context = TaskContext.get()
         assert context is not None, "Spark calls this within a task"
         version = int(context.getLocalProperty(BATCH_ID) or 0)
@@ -116,9 +127,13 @@ class LakeWriter(DataSourceStreamArrowWriter):
         is_flat = self._description.format == "parquet"
         place = staging_folder(self._folder) if is_flat else self._folder / self._data_folder
         files = TaskFiles(place, self._shape, batch=version, task=context.partitionId(), flat=is_flat)
-        done = written(iterator, files)
+        done = written(self.rows(iterator), files)
         named = [file._replace(folder=f"{self._data_folder}/{file.folder}".strip("/")) for file in done]
         return Written(app, named, files.spans, files.schema)
+
+    def rows(self, given: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        """What to write for what Spark handed over."""
+        return given
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         batch = _batch(messages, batchId)

@@ -1,9 +1,10 @@
 """`archive`: the records of topics as a table of files, each record exactly once.
 
-    topics ── format("penstock") ──▶ micro-batches ── format("penstock-lake") ──▶ Parquet, Delta, Iceberg
+    topics ── ranges of offsets ──▶ micro-batches ── tasks fetch and write ──▶ Parquet, Delta, Iceberg
 
 Strategy: a plain streaming query with a checkpoint. Spark's checkpoint says which offsets a batch has; the
-table says which batches it holds (`lake/`). A run that dies is started again with the same words.
+table says which batches it holds (`lake/`). A run that dies is started again with the same words. What Spark
+hands from task to task are offsets; records go from the broker to the files (`archive_tasks.py`).
 
 Rule 1: what is wrong is found before Spark is started where that is possible: it takes seconds.
 Rule 2: a table that holds records of a topic goes on with the checkpoint that wrote them, or not at all:
@@ -17,24 +18,22 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.errors import CommandFailed
 from penstock.limits import DAY_MS
-from penstock.spark.lake import sink
 from penstock.spark.lake.compaction import TARGET_BYTES
 from penstock.spark.lake.description import Description, make_table, open_table
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import OURS, Compacted, Recorded
-from penstock.spark.offsets import to_document
-from penstock.spark.pipelines import report
+from penstock.spark.lake.table import OURS, Compacted, LakeTable, Recorded
+from penstock.spark.offsets import Position, to_document
+from penstock.spark.pipelines import archive_tasks, report
 from penstock.spark.pipelines.checkpoint import claim, is_new
 from penstock.spark.pipelines.cluster import cluster, partitions_of
-from penstock.spark.pipelines.progress import Progress, lag
+from penstock.spark.pipelines.progress import Progress, Step, lag
 from penstock.spark.pipelines.running import Stop, failures_told, run
-from penstock.wire.cluster import LATEST
+from penstock.wire.cluster import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
 BATCH_COLUMN: Final = "ingestBatch"
 ROWS_PER_BATCH: Final = 2_000_000
 ROWS_PER_TASK_MIN: Final = 100_000
@@ -154,13 +153,13 @@ def archive(spark: "SparkSession", settings: ArchiveSettings, stop: Stop, tell: 
     check(settings)
     began = time.monotonic()
     with failures_told():
-        sink.register(spark)
+        archive_tasks.register(spark)
         query = _start(spark, settings)
         app = query.id
     with open_table(settings.folder) as table:
         before = table.recorded(app)
         housekeeping = _Housekeeping(settings)
-        progress = Progress(settings.query_name)
+        progress = _Progress(settings.query_name, _starts(settings, table))
         run(query, progress, stop, tell, None if settings.once else housekeeping.when_due)
         seconds = time.monotonic() - began
         after = table.recorded(app)
@@ -174,14 +173,14 @@ def _start(spark: "SparkSession", settings: ArchiveSettings) -> "StreamingQuery"
     # A small batch is not cut: it would be as many small files.
     share = max(settings.rows_per_batch // spark.sparkContext.defaultParallelism, ROWS_PER_TASK_MIN)
     stream = (
-        spark.readStream.format("penstock")
+        spark.readStream.format(archive_tasks.SOURCE)
         .options(**settings.read_options)
         .option("maxRecordsPerPartition", str(share))
         .load()
-        .select(*COLUMNS)
     )
     writer = (
-        stream.writeStream.format(sink.NAME)
+        stream.writeStream.format(archive_tasks.SINK)
+        .options(**{f"{archive_tasks.READ}{name}": value for name, value in settings.read_options.items()})
         .queryName(settings.query_name)
         .option("checkpointLocation", str(settings.checkpoint_folder))
         .option("path", str(settings.folder))
@@ -193,6 +192,30 @@ def _start(spark: "SparkSession", settings: ArchiveSettings) -> "StreamingQuery"
     if settings.once:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings.every_s} seconds").start()
+
+
+class _Progress(Progress):
+    """Counts records by their offsets: to Spark, a range of them is one row."""
+
+    def __init__(self, name: str, starts: Position) -> None:
+        super().__init__(name)
+        self._reached = dict(starts)
+
+    def add(self, step: Step) -> bool:
+        records = sum(max(end - self._reached.get(each, 0), 0) for each, end in step.ends.items())
+        is_new = super().add(step._replace(rows=records if step.rows else 0))
+        if is_new:
+            self._reached |= step.ends
+        return is_new
+
+
+def _starts(settings: ArchiveSettings, table: LakeTable) -> Position:
+    """Where the run begins, for all that one can tell before Spark has said so."""
+    with cluster(settings.access) as client:
+        partitions = partitions_of(client, settings.topics)
+        found = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
+    ends = table.ends(partitions)
+    return {each: max(offset, ends.get(each, 0)) for each, (offset, _) in found.items()}
 
 
 class _Housekeeping:

@@ -1,0 +1,164 @@
+"""What every question about Spark is asked with: one broker, one Spark, topics with records, and pairs.
+
+Rule 1: whoever is compared runs in the same Spark, in turn, and in the opposite order every other time, so
+        that both share the state of the machine. What counts is the median of the ratios.
+Rule 2: each has run before it is measured, so often that Java has compiled what it runs.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyspark
+
+from benchmarks.brokers import running_broker, temporary_folder
+from benchmarks.figures import Better, Choice, Figure
+from benchmarks.topics import create_topic
+from penstock.protocol.compression import Codec
+from penstock.spark.access import client_settings
+from penstock.spark.options import write_settings
+from penstock.spark.pool import borrowed
+from penstock.spark.records.encode import encode
+from penstock.spark.session import spark_session
+from penstock.types import TopicPartition
+from tests.spark.connector import NotToBeHad, jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS = 4
+CORES = "local[2]"
+FLUSH_POLICY = "before_ack"
+BATCH_BYTES = 500_000
+ROWS_AT_ONCE = 20_000
+WARM_UP_RUNS = 2
+
+
+class Size(NamedTuple):
+    small_records: int
+    """Of 100 B."""
+    large_records: int
+    """Of 1 KB."""
+    written_records: int
+    micro_batches: int
+    pairs: int
+
+
+FULL = Size(4_000_000, 800_000, 1_000_000, 40, 3)
+QUICK = Size(800_000, 160_000, 200_000, 20, 2)
+
+
+class Setting(NamedTuple):
+    spark: "SparkSession"
+    bootstrap: str
+    folder: Path
+    """For whatever is written; it is gone afterwards."""
+    size: Size
+    small: str
+    """A topic with records of 100 B."""
+    large: str
+    """One with records of 1 KB."""
+    connector: str | None
+    """The version of Spark's own Kafka connector; None if it is not to be had."""
+
+    def topic(self, form: str, name: str, **more: str) -> "DataFrame":
+        options = {"kafka.bootstrap.servers": self.bootstrap, "subscribe": name, **more}
+        return self.spark.read.format(form).option("startingOffsets", "earliest").options(**options).load()
+
+
+@contextmanager
+def setting(size: Size, tell: Callable[[str], None]) -> Iterator[Setting]:
+    version, files = _connector(tell)
+    with (
+        temporary_folder() as folder,
+        running_broker(folder) as broker,
+        spark_session("bench-spark", CORES, {"spark.jars": files}, log_level="OFF") as spark,
+    ):
+        small, large = (create_topic(broker.bootstrap, PARTITIONS, FLUSH_POLICY) for _ in range(2))
+        fill(broker.bootstrap, small, size.small_records, 100)
+        fill(broker.bootstrap, large, size.large_records, 1000)
+        yield Setting(spark, broker.bootstrap, folder / "out", size, small, large, version)
+
+
+def _connector(tell: Callable[[str], None]) -> tuple[str | None, str]:
+    """Its version, and its jars as Spark wants to be told."""
+    try:
+        version, files = jars()
+    except NotToBeHad as problem:
+        tell(f"NOT MEASURED: Spark's own Kafka connector. {problem}")
+        return None, ""
+    if version != pyspark.__version__:
+        tell(f"Spark is {pyspark.__version__}; its Kafka connector could be had as {version}")
+    return version, ",".join(str(file.resolve()) for file in files)
+
+
+def fill(bootstrap: str, topic: str, records: int, value_bytes: int) -> None:
+    """In batches of up to 500 kB, with values that no dictionary shortens."""
+    rows = min(ROWS_AT_ONCE, records // PARTITIONS)
+    keys = pa.array([b"key-%06d" % number for number in range(rows)], pa.binary())
+    values = pa.array([_value(number, value_bytes) for number in range(rows)], pa.binary())
+    with borrowed(client_settings(write_settings({"kafka.bootstrap.servers": bootstrap}).access)) as client:
+        written = 0
+        while written < records:
+            count = min(rows, (records - written) // PARTITIONS)
+            times = pa.array(time.time_ns() // 1_000_000 + np.arange(count) // 3)
+            batches = encode(
+                keys[:count], values[:count], None, times, codec=Codec.NONE, batch_bytes_max=BATCH_BYTES
+            )
+            client.produce_many({TopicPartition(topic, each): batches for each in range(PARTITIONS)})
+            written += count * PARTITIONS
+
+
+def _value(number: int, size: int) -> bytes:
+    text = b'{"order": %d, "customer": "customer %d", "amount": 12.50}' % (
+        number * 2_654_435_761 % 2**40,
+        number % 977,
+    )
+    return (text * (size // len(text) + 1))[:size]
+
+
+# Comparing
+
+
+def in_turn(runs: Mapping[str, Callable[[], float]], pairs: int) -> dict[str, list[float]]:
+    """What each run gave, once for each pair, after warming up."""
+    for _ in range(WARM_UP_RUNS):
+        for run in runs.values():
+            run()
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for pair in range(pairs):
+        names = list(runs)[:: 1 if pair % 2 == 0 else -1]
+        for name in names:
+            found[name].append(runs[name]())
+    return found
+
+
+def seconds(work: Callable[[], object]) -> Callable[[], float]:
+    def timed() -> float:
+        began = time.monotonic()
+        work()
+        return time.monotonic() - began
+
+    return timed
+
+
+def speed(name: str, records: int, took: list[float]) -> Figure:
+    samples = tuple(records / each / 1000 for each in took)
+    return Figure(name=name, unit="k rows/s", samples=samples, better=Better.HIGHER)
+
+
+def share(name: str, ours: list[float], theirs: list[float], target: float | None = None) -> Figure:
+    """How many times as fast as theirs ours was."""
+    samples = tuple(their / our for our, their in zip(ours, theirs, strict=True))
+    return Figure(
+        name=f"  {name}",
+        unit="x",
+        samples=samples,
+        better=Better.HIGHER,
+        choice=Choice.MEDIAN,
+        target=target,
+    )

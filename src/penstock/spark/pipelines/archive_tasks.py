@@ -1,0 +1,104 @@
+"""What moves through Spark while topics are archived: which records, and not the records.
+
+    format("penstock-ranges") ── topic, partition, start, end ──▶ format("penstock-archive") ──▶ files
+
+Strategy: a source and a sink that belong together. The source gives one row for each task, which says what
+the task has to read. The sink's part of the same task fetches those records, decodes them and writes the
+files. Records that went through Spark would be handed to Java, taken apart into rows, put together again
+and handed back, which costs more than all the rest.
+
+Rule 1: Spark's checkpoint and the table's commits are the same as if records were rows: a range is read
+        again as often as its task, and always in whole.
+Rule 2: how the cluster is reached are options of both, those of the sink with READ in front of their names.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from penstock.spark.lake.sink import LakeWriter, refuse_overwriting, register_once
+from penstock.spark.offsets import Range
+from penstock.spark.options import stream_read_settings
+from penstock.spark.reading import read_range
+from penstock.spark.stream_source import StreamReader
+from penstock.spark.table import Table, full_schema
+from penstock.types import Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SOURCE: Final = "penstock-ranges"
+SINK: Final = "penstock-archive"
+READ: Final = "read."
+COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
+RANGE: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("start", LongType()),
+        StructField("end", LongType()),
+    ]
+)
+
+
+def register(spark: "SparkSession") -> None:
+    register_once(spark, RangeSource)
+    register_once(spark, ArchiveSink)
+
+
+class RangeSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return SOURCE
+
+    def schema(self) -> StructType:
+        return RANGE
+
+    def streamReader(self, schema: StructType) -> "RangeReader":
+        return RangeReader(stream_read_settings(self.options), _records_table())
+
+
+class RangeReader(StreamReader):
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        (topic, number), start, end = self.begun(partition)
+        row = {"topic": topic, "partition": number, "start": start, "end": end}
+        yield pa.RecordBatch.from_pylist([row], to_arrow_schema(RANGE, timezone="UTC"))
+
+
+class ArchiveSink(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return SINK
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "ArchiveWriter":
+        refuse_overwriting(overwrite)
+        return ArchiveWriter(self.options)
+
+
+class ArchiveWriter(LakeWriter):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options, COLUMNS)
+        self._settings = stream_read_settings(_read_options(options))
+        self._table = _records_table()
+
+    def rows(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for ranges in given:
+            for row in ranges.to_pylist():
+                yield from read_range(self._settings, self._table, _range(row))
+
+
+def _range(row: Mapping[str, Any]) -> Range:
+    return Range(TopicPartition(row["topic"], row["partition"]), Offset(row["start"]), Offset(row["end"]))
+
+
+def _records_table() -> Table:
+    schema = full_schema(include_headers=True)
+    return Table(StructType([schema[name] for name in COLUMNS]))
+
+
+def _read_options(options: Mapping[str, str]) -> dict[str, str]:
+    return {name[len(READ) :]: value for name, value in options.items() if name.lower().startswith(READ)}

@@ -1,0 +1,20 @@
+"""What every one of Spark's Python workers does once.
+
+A worker collects garbage after each task, and the next task waits until it has. That goes through all
+objects there are, most of them of modules which a worker never lets go of: tens of milliseconds, which is
+much for a small micro-batch. So they are set aside when the first task begins.
+"""
+
+import gc
+
+from pyspark import TaskContext
+
+_is_settled = False
+
+
+def settle() -> None:
+    """Does nothing where no task of Spark runs: other processes keep their own ways with garbage."""
+    global _is_settled
+    if not _is_settled and TaskContext.get() is not None:
+        gc.freeze()
+        _is_settled = True
