@@ -49,6 +49,13 @@ def test_each_way_of_delivery_fails_and_survives_as_it_says(
     assert out.splitlines()[-1] == counts
 
 
+def test_payments_are_written_and_what_was_planted_is_told(broker_address: str) -> None:
+    out = run("detect/payments.py", broker_address)
+    written, *planted = out.splitlines()
+    assert written.endswith("payments written to payments. Planted:")
+    assert len(planted) == 4
+
+
 def test_every_example_is_run() -> None:
     programs = {
         str(path.relative_to(EXAMPLES))
@@ -59,4 +66,5 @@ def test_every_example_is_run() -> None:
         "delivery/at_most_once.py",
         "delivery/at_least_once.py",
         "delivery/idempotent_consumer.py",
+        "detect/payments.py",
     }
