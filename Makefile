@@ -12,6 +12,7 @@ JOBS   ?= 2
 SEED   ?= 1
 SEEDS  ?= 100
 SECONDS ?= 60
+KILLS  ?= 12
 
 ifdef UV
 MAKE_VENV := $(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
@@ -21,7 +22,7 @@ MAKE_VENV := $(PYTHON) -m venv $(VENV)
 INSTALL   := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help serve demo setup test check format bench bench-spark sim fuzz differential compat clean
+.PHONY: help serve demo setup test check format bench bench-spark kills sim fuzz differential compat clean
 
 help:
 	@sed -n 's/^#   //p' $(MAKEFILE_LIST)
@@ -82,6 +83,10 @@ bench: setup
 #   make bench-spark   topics in Spark against Parquet, Spark's own sinks and its Kafka connector (ARGS=--quick)
 bench-spark: setup
 	$(BIN)/python -m benchmarks.spark_run $(ARGS)
+
+#   make kills    kill Spark, its workers and the broker many times while topics are archived (KILLS=12 SEED=1)
+kills: setup
+	PENSTOCK_KILLS=$(KILLS) PENSTOCK_SEED=$(SEED) $(BIN)/python -m pytest -s tests/spark/test_archive_kills.py
 
 #   make sim      run the log in a simulated world (SEED=1 SEEDS=100)
 sim: setup

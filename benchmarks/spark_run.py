@@ -1,6 +1,6 @@
 """What Spark does with topics, measured against what Spark does without them.
 
-    python -m benchmarks.spark_run                    everything, within ten minutes on a quiet machine
+    python -m benchmarks.spark_run                    everything; a quarter of an hour on a busy machine
     python -m benchmarks.spark_run --quick            a fifth of the records, two pairs instead of three
     python -m benchmarks.spark_run --only archive     one question; may be repeated
 

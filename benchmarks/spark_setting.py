@@ -114,11 +114,12 @@ def fill(bootstrap: str, topic: str, records: int, value_bytes: int) -> None:
 
 
 def _value(number: int, size: int) -> bytes:
-    text = b'{"order": %d, "customer": "customer %d", "amount": 12.50}' % (
-        number * 2_654_435_761 % 2**40,
-        number % 977,
-    )
-    return (text * (size // len(text) + 1))[:size]
+    """Orders, each another one: text that compresses as such text does."""
+    orders: list[bytes] = []
+    while sum(map(len, orders)) < size:
+        order = (number * 31 + len(orders)) * 2_654_435_761 % 2**40
+        orders.append(b'{"order": %d, "customer": "customer %d", "amount": 12.50}' % (order, order % 977))
+    return b"".join(orders)[:size]
 
 
 # Comparing

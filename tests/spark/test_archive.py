@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
 
 from penstock.errors import CommandFailed
 from penstock.spark.lake import sink
@@ -23,7 +26,7 @@ from penstock.spark.pipelines.archive_tasks import COLUMNS
 from penstock.spark.pipelines.running import Stop, failures_told
 from penstock.testing import Broker
 from tests.integration.broker_process import eventually, penstock
-from tests.spark.archive_topics import Audit, Connected, Producing, audited
+from tests.spark.archive_topics import Audit, Connected, Producing, audited, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,6 +134,69 @@ def test_a_commit_that_seemed_to_fail_is_neither_undone_nor_done_again(
         assert archived(spark, wanted).rows == 0
         assert set((tmp_path / form).rglob("*.parquet")) == before
         assert audited(tmp_path / form, topic.ends()) == Audit(500, 0, 0)
+
+
+def test_an_old_checkpoint_an_old_table_and_a_new_topic_are_refused(
+    spark: "SparkSession", running: Broker, tmp_path: Path
+) -> None:
+    topic = Producing(running.bootstrap, "archive-old", partitions=1)
+    wanted = settings(running, topic.topic, tmp_path / "lake", checkpoint=tmp_path / "checkpoint")
+    topic.produce(100)
+    archived(spark, wanted)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "checkpoint-1")
+    shutil.copytree(tmp_path / "lake", tmp_path / "lake-1")
+    topic.produce(100)
+    archived(spark, wanted)
+    topic.produce(100)
+
+    shutil.move(tmp_path / "checkpoint", tmp_path / "checkpoint-2")
+    shutil.copytree(tmp_path / "checkpoint-1", tmp_path / "checkpoint")
+    with pytest.raises(CommandFailed, match=r"^the table holds batch \d, .* checkpoint is older than"):
+        archived(spark, wanted)
+    assert audited(tmp_path / "lake", topic.ends()) == Audit(200, 100, 0)
+
+    shutil.rmtree(tmp_path / "checkpoint")
+    shutil.move(tmp_path / "checkpoint-2", tmp_path / "checkpoint")
+    shutil.move(tmp_path / "lake", tmp_path / "lake-2")
+    with pytest.raises(CommandFailed, match="is in use and there is no table in"):
+        check(wanted)
+    shutil.move(tmp_path / "lake-1", tmp_path / "lake")
+    with pytest.raises(CommandFailed, match=r"^the table lacks 100 offsets of archive-old/0 before 200"):
+        archived(spark, wanted)
+
+    shutil.rmtree(tmp_path / "lake")
+    shutil.move(tmp_path / "lake-2", tmp_path / "lake")
+    assert archived(spark, wanted).rows == 100
+    assert audited(tmp_path / "lake", topic.ends()) == Audit(300, 0, 0)
+
+    admin = AdminClient({"bootstrap.servers": running.bootstrap})
+    admin.delete_topics([topic.topic])[topic.topic].result()
+    Producing(running.bootstrap, topic.topic, partitions=1).produce(500)
+    with pytest.raises(CommandFailed, match=r"topic archive-old was deleted and made anew .* another --to"):
+        archived(spark, wanted)
+
+
+def test_who_allows_loss_goes_on_where_the_topic_begins_and_is_told_what_was_lost(
+    spark: "SparkSession", running: Broker, tmp_path: Path
+) -> None:
+    topic = Producing(running.bootstrap, "archive-gone", partitions=1)
+    wanted = settings(running, topic.topic, tmp_path / "lake")
+    topic.produce(100)
+    archived(spark, wanted)
+    topic.produce(100)
+    admin = AdminClient({"bootstrap.servers": running.bootstrap})
+    (deleted,) = admin.delete_records([KafkaPartition(topic.topic, 0, 150)]).values()
+    deleted.result()
+    with pytest.raises(CommandFailed, match=r"To go on with what is there, give --allow-loss$"):
+        archived(spark, wanted)
+    report = archived(spark, wanted._replace(allow_loss=True))
+    assert (report.rows, report.lost, report.lag) == (50, 50, 0)
+    assert any("50 offsets were gone before they were archived" in line for line in report.lines())
+    topic.produce(10)
+    report = archived(spark, wanted)
+    assert (report.rows, report.lost) == (10, 0)
+    with open_table(tmp_path / "lake") as table:
+        assert sorted(offset for _, offset in rows_of(table.files())) == [*range(100), *range(150, 210)]
 
 
 @pytest.mark.parametrize("form", FORMATS)

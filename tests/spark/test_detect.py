@@ -157,7 +157,13 @@ def test_late_rows_and_those_nobody_can_look_at_are_counted_and_kept(
     no_time = json.dumps({"card": "a"}).encode()
     write(running, "detect-late", [late, b"not json", just_in_time, ahead, no_time, payment(None, 950)])
     report = detected(spark, wanted)
-    assert report.rejected == {"late": 1, "unreadable": 1, "without time": 1, "ahead of time": 1}
+    assert report.rejected == {
+        "late": 1,
+        "unreadable": 1,
+        "without time": 1,
+        "ahead of time": 1,
+        "too large": 0,
+    }
     assert sum(report.alerts.values()) == 0
     found = {record.value: record.headers for record in records(spark, running, "detect-late.rejected")}
     assert set(found) == {late, b"not json", ahead, no_time}
@@ -166,6 +172,52 @@ def test_late_rows_and_those_nobody_can_look_at_are_counted_and_kept(
     assert found[b"not json"]["penstock-error"].startswith("unreadable: ")
     assert found[ahead]["penstock-error"] == "ahead of time"
     assert report.watermark == "2026-03-01T00:15:40.000Z", "a time in 2099 has not moved it"
+
+
+def test_no_record_can_stop_the_pipeline(spark: "SparkSession", running: Broker, tmp_path: Path) -> None:
+    """Each of these once failed its batch, and so every run to come."""
+    create(running, "detect-poison", 2)
+    stream = Stream("json", "card string, amount double, at bigint", time="at", lateness_ms=60_000)
+    rules = Rules(stream, (RULES.rules[1], FAST._replace(key="key")))
+    at = int(START.timestamp() * 1000)
+
+    def made(amount: str, time_ms: int, card: str = "a") -> bytes:
+        return b'{"card": "%s", "amount": %s, "at": %d}' % (card.encode(), amount.encode(), time_ms)
+
+    huge, low, infinite = made("1e305", at), made("-1e305", at), made("1e999", at)
+    never, before = made("1", 2**63 - 1), made("1", -(2**63))
+    half = made("1", at, "\\ud800")
+    much = [made("600", at)] * 2
+    write(running, "detect-poison", [huge, low, infinite, never, before, half, *much])
+    sound = made("1", at)
+    # Keys that are no text, and then a time that no calendar has.
+    for keys, written_ms in (([b"\xff\xfe"] * 3, at + 1), ([None], -(10**16))):
+        batches = encode(
+            pa.array(keys, pa.binary()),
+            pa.array([sound] * len(keys), pa.binary()),
+            None,
+            pa.array([written_ms] * len(keys), pa.int64()),
+            codec=Codec.NONE,
+            batch_bytes_max=BATCH_BYTES_MAX,
+        )
+        with client_of(running) as client:
+            client.produce(TopicPartition("detect-poison", 1), batches)
+    report = detected(spark, settings(running, "detect-poison", tmp_path, rules=rules))
+    assert (report.rows, report.lag, report.alerts) == (12, 0, {"much": 1, "fast": 1})
+    found = records(spark, running, "detect-poison.rejected")
+    reasons = Counter((each.value, each.headers["penstock-error"].partition(":")[0]) for each in found)
+    assert reasons == Counter(
+        {
+            (huge, "too large"): 1,
+            (low, "too large"): 1,
+            (infinite, "unreadable"): 1,
+            (never, "without time"): 1,
+            (before, "without time"): 1,
+            (half, "unreadable"): 1,
+            (sound, "without time"): 1,
+        }
+    )
+    assert {each["key"] for each in alerts(spark, running, "detect-poison")} == {"a", "0xfffe"}
 
 
 def test_sessions_end_when_the_watermark_has_passed_them(

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark import TaskContext
 
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines.etl import stages
+from penstock.spark.pipelines.etl.stage_topic import StageTopic
 from penstock.testing import Broker
 from tests.spark.etl_runs import records_of, run_once, settings_for, written
 from tests.spark.postgres_server import postgres_server
@@ -144,6 +147,44 @@ def test_a_table_of_sqlite_reaches_a_topic_and_not_twice_after_a_crash(
     run_once(spark, load)
     after = records_of(running.bootstrap, "sqlite-target")
     assert [json.loads(each.value or b"")["id"] for each in after] == list(range(1, 61))
+
+
+def test_records_name_their_batch_and_the_task_that_wrote_them(
+    spark: "SparkSession", running: Broker, tmp_path: Path
+) -> None:
+    """By which a task that is tried again knows its own."""
+
+    def with_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        for batch in batches:
+            task = pa.array([context.partitionId()] * len(batch), pa.int32())
+            yield pa.RecordBatch.from_arrays([batch.column(0), task], ["id", "task"])
+
+    create(running, "etl-tasks", 2)
+    access = {"kafka.bootstrap.servers": running.bootstrap}
+    stage = StageTopic("etl-tasks", query="shop-extract", key=None, access=access, checkpoint=tmp_path)
+    stage.write(spark.range(0, 30, 1, 3).mapInArrow(with_task, "id bigint, task int"), 7)
+    assert tasks_told(running, "shop-extract/7/") == {(str(task), task) for task in range(3)}
+    # A run that comes after one that died: one task writes what is missing.
+    stage.write(spark.range(0, 60, 1, 3).selectExpr("id", "int(id div 10) as task"), 7)
+    found = records_of(running.bootstrap, "etl-tasks")
+    assert sorted(json.loads(each.value or b"")["id"] for each in found) == list(range(60))
+    assert tasks_told(running, "shop-extract/7/") == {
+        *((str(task), task) for task in range(3)),
+        *(("0", task) for task in range(3, 6)),
+    }
+    assert len({each.headers["penstock-batch"].split("/")[2] for each in found}) == 2
+
+
+def tasks_told(running: Broker, start: str) -> set[tuple[str, int]]:
+    """What headers say, and what is true."""
+    found = records_of(running.bootstrap, "etl-tasks")
+    assert all(each.headers["penstock-batch"].startswith(start) for each in found)
+    return {
+        (each.headers["penstock-batch"].split("/")[-1], json.loads(each.value or b"")["task"])
+        for each in found
+    }
 
 
 def test_a_topic_reaches_a_lake_through_a_function(

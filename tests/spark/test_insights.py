@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import CommandFailed
+from penstock.protocol.compression import Codec
 from penstock.spark.pipelines.insights.run import (
     InsightsReport,
     InsightsSettings,
@@ -18,6 +19,7 @@ from penstock.spark.pipelines.insights.run import (
 from penstock.spark.pipelines.jobs import GivenUp
 from penstock.spark.pipelines.replay.plan import Bound
 from penstock.spark.pipelines.running import Stop
+from penstock.spark.records.encode import encode
 from penstock.spark.records.partitioning import partition_of
 from penstock.testing import Broker
 from penstock.types import Offset, TopicPartition
@@ -126,6 +128,20 @@ def test_an_even_topic_has_no_hot_key_and_a_range_is_a_range(
     found = report.measured
     assert (found.rows, found.distinct_keys, found.latency, found.without_made) == (800, 800, None, 0)
     assert [each.about for each in report.advice] == ["compression"]
+
+
+def test_times_that_cannot_be_are_no_failure(spark: "SparkSession", running: Broker, tmp_path: Path) -> None:
+    """Of records, beyond what Spark can hold; and of what records claim, so that no difference fits."""
+    create(running, "insights-strange")
+    values = pa.array([b'{"made": %d}' % made for made in (START_MS, -(2**63), START_MS)], pa.binary())
+    times = pa.array([START_MS, START_MS, -(10**16)], pa.int64())
+    with client_of(running) as client:
+        batches = encode(None, values, None, times, codec=Codec.NONE, batch_bytes_max=1 << 20)
+        client.produce(TopicPartition("insights-strange", 0), batches)
+    wanted = settings(running, "insights-strange", tmp_path, made=parse_made("json:made"))
+    found = looked_at(spark, wanted).measured
+    assert (found.rows, found.partitions[0].oldest_ms, found.without_made) == (3, START_MS, 2)
+    assert [(each.start_ms, each.rows) for each in found.slices] == [(START_MS, 2)]
 
 
 def test_a_topic_without_records_is_no_failure(

@@ -12,10 +12,11 @@ import pytest
 
 from penstock.errors import CommandFailed
 from penstock.spark.lake.description import FORMATS, open_table
+from penstock.spark.lake.table import Span
 from penstock.spark.pipelines.audit.ids import parse_ids
 from penstock.spark.pipelines.audit.run import AuditSettings, audit
 from penstock.spark.pipelines.replay import run as module
-from penstock.spark.pipelines.replay.plan import Bound, Record
+from penstock.spark.pipelines.replay.plan import Bound, Record, Slice
 from penstock.spark.pipelines.replay.report import ReplayReport
 from penstock.spark.pipelines.replay.run import ReplaySettings, check, dry_run, replay
 from penstock.spark.pipelines.running import Stop
@@ -221,6 +222,17 @@ def test_what_is_wrong_is_said(
         pytest.raises(CommandFailed, match="another run of this replay is under way"),
     ):
         replayed(spark, wanted._replace(checkpoint=tmp_path))
+
+
+def test_a_slice_may_be_of_thousands_of_partitions(spark: "SparkSession", original: Original) -> None:
+    with open_table(original.folder / "parquet") as table:
+        files = tuple(table.files())
+    spans = {TopicPartition(original.topic, number): Span(10, 20 + number) for number in range(3_000)}
+    spans[TopicPartition("another", 0)] = Span(0, 1_000)
+    chosen = module._selected(spark, original.settings("nowhere"), Slice(spans, files))
+    found = Counter((row.partition, row.offset) for row in chosen.select("partition", "offset").collect())
+    wanted = [(0, offset) for offset in range(10, 20)] + [(1, offset) for offset in range(10, 21)]
+    assert found == Counter(wanted)
 
 
 def test_a_folder_with_strange_signs_and_a_missing_file(

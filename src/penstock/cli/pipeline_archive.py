@@ -78,6 +78,10 @@ def archive(
     compact: Annotated[
         bool, typer.Option("--compact", help="Put small files together, and remove those of failed attempts.")
     ] = False,
+    allow_loss: Annotated[
+        bool,
+        typer.Option("--allow-loss", help="Go on if retention removed records that were not archived yet."),
+    ] = False,
     master: Master = "local[*]",
     settings: SparkSettings = None,
     as_json: Json = False,
@@ -100,6 +104,7 @@ def archive(
         every_s=every,
         rows_per_batch=max_rows_per_batch,
         compact=compact,
+        allow_loss=allow_loss,
     )
     with broker.client():
         pass  # an address at which nobody answers is told at once, and why

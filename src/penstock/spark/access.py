@@ -1,7 +1,7 @@
 """From options to a client of the cluster."""
 
 from penstock.host.tls import ClientTls
-from penstock.spark.options import Access, Tls
+from penstock.spark.option_access import Access, Tls
 from penstock.spark.pool import ClientSettings
 
 

@@ -24,7 +24,8 @@ from typing import Final, NamedTuple
 
 from penstock.spark.access import client_settings
 from penstock.spark.offsets import Position
-from penstock.spark.options import Access, ReadSettings
+from penstock.spark.option_access import Access
+from penstock.spark.options import ReadSettings
 from penstock.spark.pool import borrowed
 from penstock.spark.postbox import Mailbox, Postbox, post
 from penstock.types import Offset, TopicPartition
@@ -72,7 +73,6 @@ class Mirror:
     def __init__(self, settings: ReadSettings) -> None:
         self._access = settings.access
         self._group = settings.group
-        self._committed: dict[TopicPartition, int] = {}
         self._done: Position = {}
         self._is_failing = False
         self._again_at = 0.0
@@ -103,11 +103,10 @@ class Mirror:
 
     def _commit(self, group: str, position: Position, ends: Position) -> None:
         with _client(self._access) as client:
-            unknown = position.keys() - self._committed.keys()
-            self._committed |= _committed(client, group, unknown)
-            if news := moves(position, self._committed, ends):
+            # Asked each time: another run of the query may have come further meanwhile.
+            committed = _committed(client, group, position.keys())
+            if news := moves(position, committed, ends):
                 client.commit(group, news, _NOTE)
-                self._committed |= news
 
     def close(self) -> None:
         if self._postbox is not None:

@@ -153,8 +153,10 @@ def _share(size: int, total: int, tasks: int) -> int:
 
 
 def _cut(whole: Range, count: int) -> list[Range]:
+    """Into so many pieces, or as many as it has offsets."""
+    count = min(count, whole.size)
     edges = [whole.start + whole.size * part // count for part in range(count + 1)]
-    return [Range(whole.partition, Offset(low), Offset(high)) for low, high in pairwise(edges) if low < high]
+    return [Range(whole.partition, Offset(low), Offset(high)) for low, high in pairwise(edges)]
 
 
 # How much one trigger of a stream takes

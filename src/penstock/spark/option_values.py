@@ -4,10 +4,12 @@ Pure: nothing here knows a cluster.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 from penstock.errors import ConfigError
+from penstock.limits import INT_MAX, LONG_MAX
 from penstock.types import TopicPartition
 
 EARLIEST: Final = -2
@@ -22,6 +24,8 @@ _UNITS_MS: Final = {
     "h": 3_600_000,
     "d": 86_400_000,
 }
+_NUMBER: Final = re.compile("[+-]?[0-9]{1,19}")
+_TIME: Final = re.compile(f"(?P<digits>[0-9]{{1,19}})(?P<unit>{'|'.join(_UNITS_MS)})?")
 _OFFSETS_EXAMPLE: Final = '{"orders":{"0":23,"1":-1},"payments":{"0":-2}}'
 _TIMES_EXAMPLE: Final = '{"orders":{"0":1700000000000,"1":1700000000000}}'
 _ASSIGN_EXAMPLE: Final = '{"orders":[0,1],"payments":[2]}'
@@ -29,14 +33,46 @@ _ASSIGN_EXAMPLE: Final = '{"orders":[0,1],"payments":[2]}'
 Choice = TypeVar("Choice")
 
 
-def whole_number(name: str, text: str, *, least: int = 1) -> int:
+class Given:
+    """Options by name, whatever the case of its letters."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
+
+    def text(self, name: str) -> str | None:
+        return self._options.get(name.lower())
+
+    def number(self, name: str, *, least: int = 1, most: int = LONG_MAX) -> int | None:
+        text = self.text(name)
+        return None if text is None else whole_number(name, text, least=least, most=most)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self.text(name)
+        return default if text is None else yes_or_no(name, text)
+
+    def first_of(self, names: tuple[str, ...]) -> tuple[str, str] | None:
+        return next(((name, text) for name in names if (text := self.text(name)) is not None), None)
+
+
+def whole_number(name: str, text: str, *, least: int = 1, most: int = LONG_MAX) -> int:
     try:
-        number = int(text.strip())
+        number = _digits(text.strip())
     except ValueError:
         number = least - 1
-    if number < least:
-        raise ConfigError(f"option {name} is {text!r}; give a whole number, at least {least}")
+    if not least <= number <= most:
+        raise ConfigError(f"option {name} is {text!r}; give a whole number, {_bounds(least, most)}")
     return number
+
+
+def _bounds(least: int, most: int) -> str:
+    return f"at least {least}" if most == LONG_MAX else f"from {least} to {most}"
+
+
+def _digits(text: str) -> int:
+    """As Java reads numbers, and nothing else that Python takes for one: 1_000, digits of other scripts."""
+    if not _NUMBER.fullmatch(text):
+        raise ValueError("not a whole number")
+    return int(text)
 
 
 def yes_or_no(name: str, text: str) -> bool:
@@ -52,24 +88,23 @@ def one_of(name: str, text: str, choices: Mapping[str, Choice]) -> Choice:
 
 def milliseconds(name: str, text: str) -> int:
     """As Spark reads times: 90s, 15m, 2h; a number alone is milliseconds."""
-    number = text.strip().lower()
-    unit = number.lstrip("0123456789")
-    digits = number.removesuffix(unit) if unit else number
-    if not digits or (unit and unit not in _UNITS_MS):
+    found = _TIME.fullmatch(text.strip().lower())
+    time_ms = int(int(found["digits"]) * _UNITS_MS[found["unit"] or "ms"]) if found else LONG_MAX + 1
+    if time_ms > LONG_MAX:
         raise ConfigError(f"option {name} is {text!r}; give a time such as 30s, 15m or 2h")
-    return int(int(digits) * _UNITS_MS[unit or "ms"])
+    return time_ms
 
 
 def partition_offsets(name: str, text: str) -> dict[TopicPartition, int]:
     offsets = _partition_numbers(name, text, _OFFSETS_EXAMPLE)
-    if any(offset < EARLIEST for offset in offsets.values()):
+    if any(not EARLIEST <= offset <= LONG_MAX for offset in offsets.values()):
         raise ConfigError(f"option {name} is {text}; an offset is not negative, -1 is latest, -2 earliest")
     return offsets
 
 
 def partition_times(name: str, text: str) -> dict[TopicPartition, int]:
     times = _partition_numbers(name, text, _TIMES_EXAMPLE)
-    if any(time < 0 for time in times.values()):
+    if any(not 0 <= time <= LONG_MAX for time in times.values()):
         raise ConfigError(f"option {name} is {text}; a timestamp is in milliseconds since 1970")
     return times
 
@@ -107,9 +142,9 @@ def _document(text: str) -> dict[str, Any]:
 
 
 def _partition(value: object) -> int:
-    number = int(value) if isinstance(value, str) else _whole(value)
-    if number < 0:
-        raise ValueError("a partition is not negative")
+    number = _digits(value) if isinstance(value, str) else _whole(value)
+    if not 0 <= number <= INT_MAX:
+        raise ValueError("no number of a partition")
     return number
 
 

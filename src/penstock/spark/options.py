@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from penstock.config.listeners import Address, parse_address
 from penstock.errors import ConfigError
-from penstock.limits import MIB
+from penstock.limits import INT_MAX, MIB
 from penstock.protocol.compression import Codec
+from penstock.spark.option_access import Access, access_of
 from penstock.spark.option_names import (
     KAFKA_READ,
     KAFKA_WRITE,
@@ -26,18 +26,16 @@ from penstock.spark.option_names import (
 from penstock.spark.option_values import (
     EARLIEST,
     LATEST,
+    Given,
     milliseconds,
     one_of,
     partition_offsets,
     partition_times,
     partitions,
     whole_number,
-    yes_or_no,
 )
 from penstock.types import TopicPartition
 
-CLIENT_ID: Final = "penstock-spark"
-_TIMEOUT_S: Final = 60.0
 _FETCH_BYTES: Final = 8 * MIB
 _FETCH_BYTES_MIN: Final = 64 * 1024
 _TRIGGER_DELAY_MS_MAX: Final = 15 * 60_000
@@ -46,30 +44,6 @@ _BATCH_RECORDS_PER_TASK: Final = 1_000_000
 """Batch reads cut larger ranges: tasks that are seconds long, whatever the number of partitions."""
 _WRITE_BYTES: Final = 1_000_000
 """Below the largest batch that topics take by default (`max.message.bytes`)."""
-
-
-class Tls(NamedTuple):
-    """Files, or the text of PEM files. Files must be there on the driver and on every executor."""
-
-    ca: str | None = None
-    certificate: str | None = None
-    key: str | None = None
-    key_password: str | None = None
-    check_hostname: bool = True
-    ca_text: str | None = None
-    identity_text: str | None = None
-
-    def __repr__(self) -> str:
-        return f"Tls(ca={self.ca!r}, certificate={self.certificate!r}, key={self.key!r})"
-
-
-class Access(NamedTuple):
-    """How the cluster is reached."""
-
-    bootstrap: tuple[Address, ...]
-    client_id: str = CLIENT_ID
-    timeout_s: float = _TIMEOUT_S
-    tls: Tls | None = None
 
 
 class Topics(NamedTuple):
@@ -162,32 +136,11 @@ class WriteSettings(NamedTuple):
     include_timestamp: bool
 
 
-class _Given:
-    """Options by name, whatever the case of its letters."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = {name.lower(): value for name, value in options.items()}
-
-    def text(self, name: str) -> str | None:
-        return self._options.get(name.lower())
-
-    def number(self, name: str, *, least: int = 1) -> int | None:
-        text = self.text(name)
-        return None if text is None else whole_number(name, text, least=least)
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        text = self.text(name)
-        return default if text is None else yes_or_no(name, text)
-
-    def first_of(self, names: tuple[str, ...]) -> tuple[str, str] | None:
-        return next(((name, text) for name in names if (text := self.text(name)) is not None), None)
-
-
 # Reading
 
 
 def batch_read_settings(options: Mapping[str, str]) -> ReadSettings:
-    given = _Given(options)
+    given = Given(options)
     start = _place(given, "starting", Everywhere(EARLIEST))
     end = _place(given, "ending", Everywhere(LATEST))
     _refuse_special(start, LATEST, "startingOffsets is latest: a batch read would find nothing")
@@ -200,7 +153,7 @@ def batch_read_settings(options: Mapping[str, str]) -> ReadSettings:
 
 
 def stream_read_settings(options: Mapping[str, str]) -> ReadSettings:
-    given = _Given(options)
+    given = Given(options)
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
         if given.text(name) is not None:
             raise ConfigError(f"option {name} is for batch reads; a stream ends when it is stopped")
@@ -211,13 +164,13 @@ def stream_read_settings(options: Mapping[str, str]) -> ReadSettings:
 def includes_headers(options: Mapping[str, str]) -> bool:
     """What the columns of a read depend on."""
     check_names(options, READ, KAFKA_READ)
-    return _Given(options).flag("includeHeaders", default=False)
+    return Given(options).flag("includeHeaders", default=False)
 
 
-def _read_settings(options: Mapping[str, str], given: _Given, start: Place, end: Place) -> ReadSettings:
+def _read_settings(options: Mapping[str, str], given: Given, start: Place, end: Place) -> ReadSettings:
     check_names(options, READ, KAFKA_READ)
     return ReadSettings(
-        access=_access(given),
+        access=access_of(given),
         subscription=_subscription(given),
         start=start,
         end=end,
@@ -236,7 +189,7 @@ def _read_settings(options: Mapping[str, str], given: _Given, start: Place, end:
     )
 
 
-def _subscription(given: _Given) -> Subscription:
+def _subscription(given: Given) -> Subscription:
     names = ("subscribe", "subscribePattern", "assign")
     said = [(name, text) for name in names if (text := given.text(name)) is not None]
     if len(said) != 1:
@@ -263,7 +216,7 @@ def _pattern(text: str) -> str:
     return text
 
 
-def _place(given: _Given, which: str, default: Place) -> Place:
+def _place(given: Given, which: str, default: Place) -> Place:
     """A time for everything wins over times, and these over offsets: the order of the official source."""
     if (text := given.text(f"{which}Timestamp")) is not None:
         return AtTime(whole_number(f"{which}Timestamp", text, least=0))
@@ -304,12 +257,12 @@ def _check_order(start: Place, end: Place) -> None:
             raise ConfigError(f"starting{what} of {partition} is {begin}, after ending{what}, {until}")
 
 
-def _latest_if_no_match(given: _Given) -> bool:
+def _latest_if_no_match(given: Given) -> bool:
     name = "startingOffsetsByTimestampStrategy"
     return one_of(name, given.text(name) or "error", {"error": False, "latest": True})
 
 
-def _limits(given: _Given) -> Limits:
+def _limits(given: Given) -> Limits:
     delay = given.text("maxTriggerDelay")
     limits = Limits(
         given.number("maxOffsetsPerTrigger"),
@@ -323,13 +276,14 @@ def _limits(given: _Given) -> Limits:
     return limits
 
 
-def _read_committed(given: _Given) -> bool:
+def _read_committed(given: Given) -> bool:
     levels = {"read_uncommitted": False, "read_committed": True}
     return one_of("kafka.isolation.level", given.text("kafka.isolation.level") or "read_uncommitted", levels)
 
 
-def _fetch_bytes(given: _Given) -> int:
-    said = given.number("kafka.fetch.max.bytes") or given.number("kafka.max.partition.fetch.bytes")
+def _fetch_bytes(given: Given) -> int:
+    said = given.number("kafka.fetch.max.bytes", most=INT_MAX)
+    said = said or given.number("kafka.max.partition.fetch.bytes", most=INT_MAX)
     return _FETCH_BYTES if said is None else max(said, _FETCH_BYTES_MIN)
 
 
@@ -337,78 +291,19 @@ def _fetch_bytes(given: _Given) -> int:
 
 
 def write_settings(options: Mapping[str, str]) -> WriteSettings:
-    given = _Given(options)
+    given = Given(options)
     check_names(options, WRITE, KAFKA_WRITE)
     topic = (given.text("topic") or "").strip()
     codecs = {codec.name.lower(): codec for codec in Codec}
     # Who asks for no answer gets one all the same: a write that failed must not look like one that did not.
     acks = {"all": -1, "-1": -1, "1": 1, "0": 1}
     return WriteSettings(
-        access=_access(given),
+        access=access_of(given),
         topic=topic or None,
         codec=one_of("kafka.compression.type", given.text("kafka.compression.type") or "none", codecs),
         acks=one_of("kafka.acks", given.text("kafka.acks") or "all", acks),
-        batch_bytes_max=_or(given.number("kafka.max.request.size"), _WRITE_BYTES),
+        batch_bytes_max=_or(given.number("kafka.max.request.size", most=INT_MAX), _WRITE_BYTES),
         include_timestamp=given.flag("includeTimestamp", default=False),
-    )
-
-
-# Both
-
-
-def _access(given: _Given) -> Access:
-    said = given.first_of(("kafka.bootstrap.servers", "bootstrap"))
-    if said is None:
-        raise ConfigError("option kafka.bootstrap.servers must say where a broker is: host:port")
-    name, text = said
-    entries = [entry.strip() for entry in text.split(",") if entry.strip()]
-    addresses = [parse_address(entry) for entry in entries]
-    if not addresses or None in addresses:
-        raise ConfigError(f"option {name} is {text!r}; give host:port, or several with commas")
-    timeout = given.number("kafka.default.api.timeout.ms") or given.number("kafka.request.timeout.ms")
-    return Access(
-        bootstrap=tuple(address for address in addresses if address is not None),
-        client_id=given.text("kafka.client.id") or CLIENT_ID,
-        timeout_s=_TIMEOUT_S if timeout is None else timeout / 1000,
-        tls=_tls(given),
-    )
-
-
-def _tls(given: _Given) -> Tls | None:
-    name = "kafka.security.protocol"
-    protocol = (given.text(name) or "PLAINTEXT").strip().upper()
-    if protocol.startswith("SASL"):
-        raise ConfigError(f"option {name} is {protocol}; SASL is not supported yet, use SSL or PLAINTEXT")
-    if not one_of(name, protocol, {"plaintext": False, "ssl": True}):
-        return None
-    for store in ("keystore", "truststore"):
-        _check_store_type(given, store)
-    check = given.text("kafka.ssl.endpoint.identification.algorithm")
-    chain = given.text("kafka.ssl.keystore.certificate.chain")
-    key = given.text("kafka.ssl.keystore.key")
-    return Tls(
-        ca=given.text("kafka.ssl.truststore.location") or given.text("kafka.ssl.ca.location"),
-        certificate=given.text("kafka.ssl.keystore.location") or given.text("kafka.ssl.certificate.location"),
-        key=given.text("kafka.ssl.key.location"),
-        key_password=given.text("kafka.ssl.key.password"),
-        check_hostname=check is None or check.strip().lower() not in ("", "none"),
-        ca_text=given.text("kafka.ssl.truststore.certificates"),
-        identity_text=None if chain is None and key is None else f"{key or ''}\n{chain or ''}\n",
-    )
-
-
-def _check_store_type(given: _Given, store: str) -> None:
-    """Java's own stores are left to Java: here are PEM files."""
-    location = given.text(f"kafka.ssl.{store}.location")
-    kind = (given.text(f"kafka.ssl.{store}.type") or "PEM").strip().upper()
-    is_java = location is not None and location.lower().endswith((".jks", ".p12", ".pfx"))
-    if kind == "PEM" and not is_java:
-        return
-    where = location or f"kafka.ssl.{store}.location"
-    raise ConfigError(
-        f"option kafka.ssl.{store}.type: only PEM is supported, and {where} is "
-        f"{kind if kind != 'PEM' else 'a Java keystore'}; convert it: "
-        "openssl pkcs12 -in STORE.p12 -nodes -out STORE.pem (a JKS first with keytool -importkeystore)"
     )
 
 

@@ -4,7 +4,7 @@ Rule: what was read goes on from where it was when records disappear under it, s
       twice; and never silently: they are an error, or a line in the log if the user wants it so.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.limits import LONG_MAX
@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 _SAMPLE_BYTES: Final = 64 * 1024
 
 
-def read_range(settings: ReadSettings, table: Table, wanted: Range) -> Iterator["pa.RecordBatch"]:
+def _unheard(offsets: int) -> None:
+    """Who does not ask how much was lost reads of it in the log."""
+
+
+def read_range(
+    settings: ReadSettings, table: Table, wanted: Range, lost: Callable[[int], None] = _unheard
+) -> Iterator["pa.RecordBatch"]:
+    """`lost` is told how many offsets were gone, if the user wants to go on without them."""
     position = wanted.start
     with borrowed(client_settings(settings.access)) as client:
         while position < wanted.end:
@@ -38,7 +45,9 @@ def read_range(settings: ReadSettings, table: Table, wanted: Range) -> Iterator[
             except OffsetGone as gone:
                 report_losses([f"{gone}, and offsets {position} to {wanted.end} were to be read"], settings)
                 if not position < gone.log_start:
+                    lost(wanted.end - position)
                     return  # the log has become shorter: there is nothing to go on with
+                lost(min(gone.log_start, wanted.end) - position)
                 position = gone.log_start
 
 

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.errors import ConfigError, CorruptData
+from penstock.errors import ConfigError
 from penstock.spark.records.decode import Columns, Decoded
 from penstock.types import TopicPartition
 
@@ -46,6 +46,8 @@ _TYPES: Final[dict[str, DataType]] = {
 }
 _HEADERS: Final = "headers"
 _US_PER_MS: Final = 1000
+_MS_END: Final = ((1 << 63) - 1) // _US_PER_MS
+"""Spark counts microseconds in 64 bits."""
 
 
 def full_schema(*, include_headers: bool) -> StructType:
@@ -118,22 +120,20 @@ def _column(name: str, partition: TopicPartition, decoded: Decoded) -> pa.Array:
         case "partition":
             return pa.repeat(pa.scalar(partition.partition, pa.int32()), count)
         case "timestamp":
-            return _timestamps(partition, decoded)
+            return _timestamps(decoded.timestamps_ms)
         case "timestampType":
             return decoded.timestamp_types
         case _:
             return decoded.headers
 
 
-def _timestamps(partition: TopicPartition, decoded: Decoded) -> pa.Array:
+def _timestamps(milliseconds: pa.Int64Array) -> pa.Array:
+    """Null where it does not fit: one such record must not stop all who read the topic."""
     try:
-        us = pc.multiply_checked(decoded.timestamps_ms, _US_PER_MS)
+        us = pc.multiply_checked(milliseconds, _US_PER_MS)
     except pa.ArrowInvalid:
-        raise CorruptData(
-            f"{partition}, offsets {decoded.offsets[0]} to {decoded.offsets[-1]}: a timestamp is beyond what "
-            "Spark can hold; its producer wrote micro- or nanoseconds where milliseconds belong. Leave the "
-            "column out with .schema(...)"
-        ) from None
+        fits = pc.and_(pc.greater_equal(milliseconds, -_MS_END), pc.less_equal(milliseconds, _MS_END))
+        us = pc.multiply(pc.if_else(fits, milliseconds, None), _US_PER_MS)
     return us.view(pa.timestamp("us", "UTC"))
 
 

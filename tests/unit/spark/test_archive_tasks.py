@@ -6,16 +6,24 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from penstock.spark.discovery import DataLost
+from penstock.spark.lake.description import open_table
 from penstock.spark.lake.files import Shape, TaskFiles, written
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import LakeRefused
+from penstock.spark.lake.sink import Written
+from penstock.spark.lake.table import LakeRefused, Span
 from penstock.spark.offsets import Range
-from penstock.spark.pipelines.archive_tasks import COLUMNS, RANGE, ArchiveSink, RangeSource
+from penstock.spark.pipelines.archive_tasks import COLUMNS, RANGE, ArchiveSink, ArchiveWriter, RangeSource
 from penstock.spark.source import RangePartition
 from penstock.testing import Broker, broker
 from penstock.types import Offset, TopicPartition
 from tests.spark.topics import create, fill, numbered
+
+PARTITION = TopicPartition("gone", 0)
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +47,88 @@ def test_a_range_goes_in_at_one_end_and_its_records_come_out_at_the_other(
     sink = ArchiveSink({**for_sink, "path": str(tmp_path / "lake"), "partitionBy": "none"})
     writer = sink.streamWriter(RANGE, overwrite=False)
     files = TaskFiles(tmp_path, Shape(PartitionBy.NONE), batch=0, task=0, flat=True)
-    (file,) = written(writer.rows(iter([handed])), files)
+    (file,) = written(writer.rows(iter([handed]), files), files)
     rows: pa.Table = pq.ParquetFile(tmp_path / file.name).read()
     assert tuple(rows.column_names) == COLUMNS
     assert rows.column("offset").to_pylist() == list(range(10, 30))
+
+
+def writer_for(running: Broker, folder: Path, topic: str, **more: str) -> ArchiveWriter:
+    read = {"kafka.bootstrap.servers": running.bootstrap, "subscribe": topic, **more}
+    options = {"path": str(folder), "partitionBy": "none", "lakeFormat": "delta"}
+    return ArchiveWriter({**options, **{f"read.{name}": value for name, value in read.items()}})
+
+
+def ranges(topic: str, *spans: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+    rows = [{"topic": topic, "partition": 0, "start": start, "end": end} for start, end in spans]
+    yield pa.RecordBatch.from_pylist(rows, to_arrow_schema(RANGE, timezone="UTC"))
+
+
+def task(
+    writer: ArchiveWriter, folder: Path, batch: int, *spans: tuple[int, int], topic: str = "gone"
+) -> Written:
+    """What Spark's task does, without Spark."""
+    files = TaskFiles(folder, Shape(PartitionBy.NONE), batch=batch, task=0, flat=True)
+    done = written(writer.rows(ranges(topic, *spans), files), files)
+    return Written("query", done, files.spans, files.schema, files.lost)
+
+
+def test_records_that_are_gone_are_counted_and_the_archive_goes_on(running: Broker, tmp_path: Path) -> None:
+    create(running, "gone")
+    fill(running, "gone", numbered(50))
+    lake = tmp_path / "lake"
+    strict = writer_for(running, lake, "gone")
+    strict.commit([task(strict, lake, 0, (0, 10))], 0)
+    admin = AdminClient({"bootstrap.servers": running.bootstrap})
+    (deleted,) = admin.delete_records([KafkaPartition("gone", 0, 30)]).values()
+    deleted.result()
+    with pytest.raises(DataLost, match="failOnDataLoss"):
+        task(strict, lake, 1, (10, 40))
+    lenient = writer_for(running, lake, "gone", failOnDataLoss="false")
+    done = task(lenient, lake, 1, (10, 20), (20, 40))
+    assert done.lost == 20
+    lenient.commit([done], 1)
+    with open_table(lake) as table:
+        assert table.recorded("query")[:2] == (1, 20)
+        assert table.recorded("query").lost == 20
+        assert table.ends([PARTITION]) == {PARTITION: 40}
+
+
+def test_offsets_of_which_none_is_left_are_a_batch_too(running: Broker, tmp_path: Path) -> None:
+    """Else nobody would hear of them."""
+    create(running, "emptied")
+    fill(running, "emptied", numbered(50))
+    admin = AdminClient({"bootstrap.servers": running.bootstrap})
+    (deleted,) = admin.delete_records([KafkaPartition("emptied", 0, 50)]).values()
+    deleted.result()
+    lake = tmp_path / "lake"
+    lenient = writer_for(running, lake, "emptied", failOnDataLoss="false")
+    lenient.commit([task(lenient, lake, 0, (0, 50), topic="emptied")], 0)
+    with open_table(lake) as table:
+        assert table.files() == []
+        assert table.recorded("query").lost == 50
+
+
+def test_what_was_not_read_again_is_told_by_its_range(running: Broker, tmp_path: Path) -> None:
+    writer = writer_for(running, tmp_path / "lake", "gone")
+    assert writer.spans(ranges("gone", (0, 10), (10, 99))) == {PARTITION: Span(0, 99)}
+
+
+def test_a_table_that_is_older_than_its_checkpoint_is_refused(running: Broker, tmp_path: Path) -> None:
+    schema = pa.schema([("offset", pa.int64())])
+
+    def told(start: int, end: int) -> Written:
+        return Written("query", (), {PARTITION: Span(start, end)}, schema)
+
+    strict = writer_for(running, tmp_path / "lake", "gone")
+    strict.commit([told(0, 10)], 0)
+    strict.commit([told(10, 20)], 1)
+    with pytest.raises(LakeRefused, match=r"the table lacks 5 offsets of gone/0 before 25, .* is older than"):
+        strict.commit([told(25, 30)], 2)
+    lenient = writer_for(running, tmp_path / "lake", "gone", failOnDataLoss="false")
+    lenient.commit([told(25, 30)], 2)
+    with open_table(tmp_path / "lake") as table:
+        assert table.recorded("query").lost == 5
 
 
 def test_an_archive_is_only_appended_to(tmp_path: Path) -> None:

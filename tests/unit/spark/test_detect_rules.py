@@ -55,6 +55,7 @@ def test_without_a_schema_rules_are_about_keys_and_times_of_records() -> None:
         ("[[rule]]\n" + RULE.replace("5", "5.5"), "at_least is 5.5: give a whole number above 0"),
         ("[[rule]]\n" + RULE.replace("5", "0"), "at_least is 0: give a whole number above 0"),
         ("[[rule]]\n" + RULE.replace("5", "true"), "at_least is True"),
+        ("[[rule]]\n" + RULE.replace("5", "9" * 400), "give a whole number above 0"),
         ("[[rule]]\n" + RULE.replace("5", "5000"), "at_least is 5000: of one key 2000 events are remembered"),
         ("[[rule]]\n" + RULE.replace("count", "sum"), "rule fast: field is missing"),
         ("[[rule]]\n" + RULE + "field = 'amount'\n", "rule fast: field is unknown here"),
@@ -84,11 +85,15 @@ def test_what_is_wrong_is_named(text: str, sentence: str) -> None:
         ),
         (STREAM + "time = 'when'\n[[rule]]\n" + RULE, r"[stream] time: there is no column when"),
         ("[[rule]]\n" + RULE + "key = 'card'\n", "[stream] schema says which columns values have"),
+        (
+            STREAM + "[[rule]]\n" + RULE.replace("count", "sum") + "field = 'card'\n",
+            "rule fast, field: column card is string; kind sum needs numbers",
+        ),
         ("[stream]\nschema = 'card strin'\n[[rule]]\n" + RULE, "[stream] schema: "),
         ("[stream]\nschema = 'nowhere.json'\n[[rule]]\n" + RULE, "this file cannot be read"),
     ],
 )
-def test_a_column_that_is_not_there_is_named(text: str, sentence: str) -> None:
+def test_a_column_that_is_not_there_or_does_not_fit_is_named(text: str, sentence: str) -> None:
     with pytest.raises(CommandFailed) as refused:
         check_columns(rules(text))
     assert sentence in str(refused.value)

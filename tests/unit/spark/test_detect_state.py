@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as some
 
-from penstock.spark.pipelines.detect.rules import EVENTS_MAX, Kind, Rule
+from penstock.spark.pipelines.detect.rules import EVENTS_MAX, NUMBER_MAX, Kind, Rule
 from penstock.spark.pipelines.detect.sessions import Session
 from penstock.spark.pipelines.detect.state import Alert, Held, Outcome, step
 from penstock.spark.pipelines.detect.windows import Event
@@ -38,6 +38,15 @@ def test_so_many_within_the_window_are_an_alert_and_one_fewer_is_none() -> None:
     assert (alert.start_ms, alert.end_ms, alert.measure) == (0, 999, 3)
     for times in ([0, 500, 1_000], [0, 1_000, 500], [500, 1_000, 0]):
         assert found(COUNT, events(times)).alerts == [], "a window has its length, not more"
+
+
+def test_numbers_beyond_what_can_be_summed_are_no_end_of_it() -> None:
+    """A checkpoint may hold them."""
+    for number in (1e305, float("inf")):
+        held = [Event(0, 0, 0, -number), Event(1, 0, 1, number)]
+        (alert,) = step(SUM, "card", held, [Event(2, 0, 2, number)], 0).alerts
+        assert alert.measure >= NUMBER_MAX
+        assert json.loads(alert.text("payments"))["count"] == alert.events
 
 
 def test_events_may_come_in_any_order_of_time() -> None:

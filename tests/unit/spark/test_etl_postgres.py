@@ -2,7 +2,8 @@
 
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,6 +15,7 @@ from penstock.spark.pipelines.etl.database import Range, connect
 from penstock.spark.pipelines.etl.postgres import Refused, StagedRow, Target
 from penstock.spark.pipelines.etl.rows import columns_of
 from tests.spark.postgres_server import postgres_server
+from tests.spark.topics import eventually
 
 SCHEMA = columns_of(
     "id bigint, name string, bytes binary, at timestamp, price decimal(10,2), tags array<string>"
@@ -76,6 +78,7 @@ def test_a_batch_that_comes_again_is_not_taken_again(url: str) -> None:
     assert not committed(target, 3, rows(0, 1))
     assert committed(target, 5, rows(2))
     assert ids(target) == [0, 1, 2]
+    assert staged_attempts(target) == set()
     with psycopg.connect(url) as database:
         assert database.execute(
             "select batch, rows from penstock_batches where query = 'again'"
@@ -98,6 +101,138 @@ def test_of_two_who_commit_the_same_batch_one_does(url: str) -> None:
         done = threads.map(lambda each: postgres.commit(target, "two", 0, [each], no_burial), told)
         assert sorted(done) == [False, True]
     assert ids(target) == [0, 1]
+
+
+def test_who_comes_second_waits_and_takes_nothing(url: str) -> None:
+    """The first holds the query's row while its dead letters are written."""
+    target = target_in(url, "second")
+    assert committed(target, 0, rows(0))
+    bad = StagedRow(0, 2, '{"id": "two"}')
+    first, second = (staged(target, [*rows(1), bad], attempt) for attempt in ("first", "second"))
+    buried: list[Refused] = []
+    with ThreadPoolExecutor(1) as threads:
+        later: list[Future[bool]] = []
+
+        def bury(refused: list[Refused]) -> None:
+            buried.extend(refused)
+            later.append(threads.submit(postgres.commit, target, "second", 1, [second], no_burial))
+            eventually(lambda: waits_for_a_lock(url, "penstock_batches"))
+
+        assert postgres.commit(target, "second", 1, [first], bury)
+        assert not later[0].result()
+    assert ids(target) == [0, 1]
+    assert len(buried) == 1
+
+
+@pytest.mark.parametrize("held", [0, 1])
+def test_of_two_queries_that_bring_the_same_offsets_at_once_one_is_refused(url: str, held: int) -> None:
+    """Also if the table holds nothing yet: two new checkpoints for one table."""
+    target = target_in(url, f"rivals{held}")
+    if held:
+        assert committed(target, 0, rows(0))
+    given = [*rows(held), StagedRow(0, held + 1, '{"id": "one"}')]
+    first, second = (staged(target, given, attempt) for attempt in ("first", "second"))
+    with ThreadPoolExecutor(1) as threads:
+        later: list[Future[bool]] = []
+
+        def bury(refused: list[Refused]) -> None:
+            rival = f"rival of {held}"
+            later.append(threads.submit(postgres.commit, target, rival, 0, [second], no_burial))
+            eventually(lambda: waits_for_a_lock(url, "penstock_offsets"))
+
+        assert postgres.commit(target, target.table, 1, [first], bury)
+        with pytest.raises(
+            CommandFailed, match=f"up to offset {held + 2} and was given rows from offset {held}"
+        ):
+            later[0].result()
+    assert ids(target) == list(range(held + 1))
+
+
+def waits_for_a_lock(url: str, table: str) -> bool:
+    with psycopg.connect(url) as database:
+        found = database.execute(
+            "select count(*) from pg_stat_activity "
+            "where wait_event_type = 'Lock' and position(%s in query) > 0",
+            (table,),
+        ).fetchone()
+    return found is not None and found[0] > 0
+
+
+def test_a_checkpoint_that_is_older_than_the_table_is_refused(url: str) -> None:
+    """Batch 1 has other rows now than when it was recorded: to take it for known would lose them."""
+    target = target_in(url, "older")
+    assert committed(target, 0, rows(0, 1))
+    assert committed(target, 1, rows(2))
+    for batch in (0, 1):
+        with pytest.raises(
+            CommandFailed,
+            match=f"has recorded batch {batch} .* holds stage/0 up to offset 3, and now was given rows up to "
+            "offset 5 .* the checkpoint is older than the table",
+        ):
+            committed(target, batch, rows(2, 3, 4))
+    with pytest.raises(CommandFailed, match="holds stage/1 up to offset 0"):
+        committed(target, 1, rows(0, partition=1))
+    assert ids(target) == [0, 1, 2]
+    assert not committed(target, 1, rows(2)), "the one that was taken"
+
+
+def test_a_commit_does_not_wait_for_a_task_that_hangs(url: str) -> None:
+    target = target_in(url, "hanging")
+    copy_text = f"copy {target.staging.as_string()} (attempt, part, pos, row) from stdin"
+    told = staged(target, rows(0))
+    with (
+        ThreadPoolExecutor(1) as threads,
+        psycopg.connect(url) as zombie,
+        zombie.cursor() as cursor,
+        cursor.copy(copy_text) as copy,
+    ):
+        copy.write_row(("zombie", 0, 0, "{}"))
+        assert threads.submit(postgres.commit, target, "hanging", 0, [told], no_burial).result(20)
+    assert staged_attempts(target) == {"zombie"}
+
+
+def test_a_lock_that_somebody_keeps_is_told_of(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "LOCK_S_MAX", 1)
+    target = target_in(url, "locked")
+    with psycopg.connect(url) as keeper:
+        keeper.execute("lock table locked")
+        with pytest.raises(CommandFailed, match="needs, for more than 1 s: pg_stat_activity and pg_locks"):
+            committed(target, 0, rows(0))
+    assert committed(target, 0, rows(0))
+
+
+def test_rows_of_attempts_that_nobody_told_of_are_removed_when_they_are_old(url: str) -> None:
+    target = target_in(url, "orphans")
+    staged(target, rows(0), "old")
+    with psycopg.connect(url) as database:
+        database.execute(f"update {target.staging.as_string()} set staged_at = now() - interval '25 hours'")
+    staged(target, rows(0), "young")
+    assert committed(target, 0, rows(0))
+    assert staged_attempts(target) == {"young"}
+
+
+def staged_attempts(target: Target) -> set[str]:
+    with psycopg.connect(target.url) as database:
+        return {row[0] for row in database.execute(f"select attempt from {target.staging.as_string()}")}
+
+
+def test_a_table_is_the_same_with_and_without_its_schema(url: str) -> None:
+    assert committed(target_in(url, "schemed"), 0, rows(0, 1))
+    with pytest.raises(CommandFailed, match="up to offset 2 and was given rows from offset 0 on"):
+        committed(target_in(url, "public.schemed"), 0, rows(0, 1))
+
+
+def test_columns_may_be_named_as_those_of_the_staging_table(url: str) -> None:
+    schema = columns_of("id bigint, attempt string, part int, pos bigint, row string, staged_at timestamp")
+    target = target_in(url, "namesakes", "id", schema=schema)
+    refused: list[Refused] = []
+    some = [
+        StagedRow(0, 0, '{"id": 1, "attempt": "x", "part": 7}'),
+        StagedRow(0, 1, '{"id": 2, "part": "x"}'),
+    ]
+    assert postgres.commit(target, "namesakes", 0, [staged(target, some)], refused.extend)
+    assert ids(target) == [1]
+    assert [each.row.offset for each in refused] == [1]
 
 
 def test_nothing_is_left_of_a_commit_that_fails(url: str) -> None:
@@ -126,6 +261,38 @@ def test_rows_that_are_refused_are_found_and_the_others_taken(url: str) -> None:
     assert "null value in column" in refused[0].reason
     assert "invalid input syntax for type bigint" in refused[1].reason
     assert "violates check constraint" in refused[2].reason
+
+
+@pytest.mark.parametrize("key", [(), ("id",)])
+def test_many_rows_that_are_refused_are_found_among_many(
+    url: str, key: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces of rows are taken one by one, so the work does not grow with the square of the rows."""
+    target = target_in(url, f"many{len(key)}", *key, schema=columns_of("id bigint, name string"))
+    bad = {*range(0, 5_000, 7), *range(2_000, 3_200)}
+    given = [
+        StagedRow(number % 2, number, f'{{"id": "no {number}"}}' if number in bad else f'{{"id": {number}}}')
+        for number in range(5_000)
+    ]
+    statements = 0
+    execute = psycopg.Connection.execute
+
+    def counting(self: Any, *given: Any, **named: Any) -> Any:
+        nonlocal statements
+        statements += 1
+        return execute(self, *given, **named)
+
+    refused: list[Refused] = []
+    told = staged(target, given)
+    monkeypatch.setattr(psycopg.Connection, "execute", counting)
+    assert postgres.commit(target, target.table, 0, [told], refused.extend)
+    assert statements < 60
+    assert ids(target) == [number for number in range(5_000) if number not in bad]
+    assert {each.row.offset for each in refused} == bad
+    assert refused[0] == Refused(
+        StagedRow(0, 0, '{"id": "no 0"}'),
+        'PostgreSQL refuses it: invalid input syntax for type bigint: "no 0"',
+    )
 
 
 def test_with_a_key_the_last_row_of_each_counts(url: str) -> None:

@@ -19,7 +19,6 @@ from penstock.spark.pipelines.etl.spec import (
     ToPostgres,
     ToTopic,
     place_of,
-    without_password,
 )
 from penstock.spark.pipelines.etl.spec_file import SpecWrong, read_spec
 
@@ -234,13 +233,14 @@ def test_lines_are_found_past_texts_of_many_lines() -> None:
     assert line_of(text, "nowhere") is None
 
 
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("postgresql://me:p@ss@db:5432/shop", "postgresql://me@db:5432/shop"),
-        ("postgresql://db/shop?password=x", "postgresql://db/shop"),
-        ("sqlite:////data/shop.db", "sqlite:////data/shop.db"),
-    ],
-)
-def test_passwords_are_not_shown(url: str, shown: str) -> None:
-    assert without_password(url) == shown
+def test_a_password_of_the_environment_needs_no_quoting_and_is_in_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "s3/cr@t")
+    load = '\n[load]\nto = "postgresql"\nurl = "postgresql://me:${SECRET}@db/shop"\ntable = "orders"\n'
+    spec = spec_of(tmp_path, FILES + SQL + load)
+    assert isinstance(spec.load, ToPostgres)
+    assert spec.load.url == "postgresql://me:s3%2Fcr%40t@db/shop"
+    said = refusal(tmp_path, FILES + SQL + load.replace("${SECRET}", "s3/cr@t"))
+    assert said.startswith(", line 14: [load] url: the address of the database cannot be read")
+    assert "cr@t" not in said

@@ -1,9 +1,13 @@
 """What of a stream's position is committed to its group, and how its planner learns the name."""
 
 import socket
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+
+import pytest
 
 from penstock.config.listeners import Address
-from penstock.spark.mirror import Query, group_of, moves
+from penstock.spark.mirror import Mirror, Query, group_of, moves
 from penstock.spark.options import stream_read_settings
 from penstock.spark.postbox import Postbox, post
 from penstock.types import TopicPartition
@@ -32,6 +36,30 @@ def test_a_position_moves_on_and_never_back() -> None:
 
 def test_a_position_beyond_the_end_is_of_a_topic_that_is_gone() -> None:
     assert moves({A0: 2}, {A0: 50}, {A0: 3}) == {A0: 2}
+
+
+class _Group:
+    """In place of a cluster."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[TopicPartition, int] = {}
+
+    def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        return {partition: self.offsets.get(partition) for partition in partitions}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int], note: str) -> None:
+        self.offsets |= offsets
+
+
+def test_who_came_further_meanwhile_is_not_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = _Group()
+    monkeypatch.setattr("penstock.spark.mirror._client", lambda access: nullcontext(cluster))
+    options = {"bootstrap": "127.0.0.1:9092", "subscribe": "a", "kafka.group.id": "mine"}
+    mirror, ends = Mirror(stream_read_settings(options)), {A0: 99, A1: 99}
+    mirror.follow({A0: 5, A1: 5}, ends)
+    cluster.offsets[A0] = 50  # another run of the query
+    mirror.follow({A0: 6, A1: 6}, ends)
+    assert cluster.offsets == {A0: 50, A1: 6}
 
 
 def test_a_letter_arrives_only_with_the_token() -> None:

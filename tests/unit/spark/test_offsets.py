@@ -138,6 +138,12 @@ def test_no_piece_is_larger_than_allowed(given_ranges: list[Range], records: int
     assert max((piece.size for piece in pieces), default=0) <= records
 
 
+@pytest.mark.timeout(5)
+def test_there_are_no_more_tasks_than_records() -> None:
+    pieces = split([a_range(A0, 0, 5), a_range(A1, 7, 9)], tasks_min=2_000_000_000, records_max=None)
+    assert [piece.size for piece in pieces] == [1] * 7
+
+
 def test_the_largest_are_cut_to_reach_a_number_of_tasks() -> None:
     pieces = split([a_range(A0, 0, 900), a_range(A1, 0, 10)], tasks_min=4, records_max=None)
     assert [(p.partition, p.start, p.end) for p in pieces] == [

@@ -5,7 +5,7 @@ and for every partition of a topic one past the last offset. Delta keeps the new
 refuses a commit whose application committed since the table was read. So two who commit the same batch
 cannot both succeed, and neither can two queries that bring the same rows.
 
-Rule: after a refusal the table is read again and everything is decided again.
+Rule: after a refusal, or after columns were added, the table is read again and everything is decided again.
 """
 
 import json
@@ -22,9 +22,10 @@ from deltalake.transaction import AddAction
 
 from penstock.errors import CorruptData
 from penstock.spark.lake import disk
+from penstock.spark.lake.files import check_written, is_ours
 from penstock.spark.lake.partitioning import PartitionBy, values_of
 from penstock.spark.lake.schema import new_fields, widened
-from penstock.spark.lake.table import Batch, Compacted, DataFile, Ends, Recorded, check_spans
+from penstock.spark.lake.table import Batch, Compacted, DataFile, Ends, Recorded, holds
 from penstock.types import TopicPartition
 
 ATTEMPTS_MAX: Final = 100
@@ -48,24 +49,22 @@ class DeltaLakeTable:
         return {} if table is None else _ends(table, partitions)
 
     def commit(self, batch: Batch) -> bool:
+        check_written((self._folder / file.path, file) for file in batch.files)
         for _ in range(ATTEMPTS_MAX):
             try:
-                return self._commit(batch)
+                table = self._table() or self._create(batch.schema)
+                recorded = _recorded(table, batch.app)
+                if holds(recorded, batch.version, batch.spans, _ends(table, batch.spans)):
+                    return False
+                if self._widen(table, batch.schema):
+                    continue  # that has read the log on, and with it what nobody has looked at
+                read_version = table.version()
+                self._append(table, batch, recorded.after(batch))
             except CommitFailedError:
                 continue  # somebody else committed: look at the table again
+            self._sync_log(read_version)
+            return True
         raise CorruptData(f"the log of {self._folder} changes faster than it can be written")
-
-    def _commit(self, batch: Batch) -> bool:
-        table = self._table() or self._create(batch.schema)
-        read_version = table.version()
-        recorded = _recorded(table, batch.app)
-        if batch.version <= recorded.version:
-            return False
-        check_spans(batch.spans, _ends(table, batch.spans))
-        self._widen(table, batch.schema)
-        self._append(table, batch, recorded.after(batch))
-        self._sync_log(read_version - 1)
-        return True
 
     def files(self) -> list[str]:
         table = self._table()
@@ -86,10 +85,12 @@ class DeltaLakeTable:
         if table is None:
             return []
         hours = -(-max(_now_ms() - older_than_ms, 0) // HOUR_MS)  # Delta counts in hours: not one too few
-        return [
-            str(path)
-            for path in table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
-        ]
+        # Only asked, since Delta takes all that lies in the folder for its own.
+        needless = table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+        gone = [self._folder / path for path in needless if is_ours(Path(path).name)]
+        for path in gone:
+            path.unlink(missing_ok=True)
+        return [str(path) for path in gone]
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -107,14 +108,19 @@ class DeltaLakeTable:
             str(self._folder), schema=wanted, partition_by=list(self._by.columns), mode="ignore"
         )
 
-    def _widen(self, table: DeltaTable, schema: pa.Schema) -> None:
-        if added := new_fields(_arrow(table), schema):
+    def _widen(self, table: DeltaTable, schema: pa.Schema) -> bool:
+        """Whether columns had to be added."""
+        read_version = table.version()
+        added = new_fields(_arrow(table), schema)
+        if added:
             table.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
+            self._sync_log(read_version)
+        return bool(added)
 
-    def _sync_log(self, after_version: int) -> None:
+    def _sync_log(self, since_version: int) -> None:
         """Deltalake does not sync, and Spark is told next that the batch is done."""
         log = self._folder / "_delta_log"
-        for version in count(after_version + 1):
+        for version in count(since_version):
             path = log / f"{version:020d}.json"
             if not path.exists():
                 break

@@ -64,6 +64,15 @@ def check_folder(folder: Path, wanted: Description) -> bool:
     return True
 
 
+def check_checkpoint(folder: Path, checkpoint: Path) -> None:
+    """Refuses one among the files of a table. Where the table keeps what is not rows it may be."""
+    if checkpoint.is_relative_to(folder) and not checkpoint.is_relative_to(folder / OURS):
+        raise LakeRefused(
+            f"the checkpoint {checkpoint} would lie among the files of the table: "
+            f"name a folder outside of {folder}, or leave it out and it is kept in {folder / OURS}"
+        )
+
+
 def _check_empty(folder: Path) -> None:
     others = sorted(path.name for path in folder.iterdir() if path.name != OURS) if folder.is_dir() else []
     if others:

@@ -4,13 +4,17 @@ A file is safe when it and the folder that names it were synced. Nothing here is
 was complete before it got its name.
 """
 
+import errno
 import os
 import uuid
 from pathlib import Path
+from typing import Final
 
 from penstock.spark.lake.table import LakeRefused
 
-TEMPORARY_PREFIX = ".new-"
+TEMPORARY_PREFIX: Final = ".new-"
+NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+"""What file systems say that know no hard links."""
 
 
 def sync_file(path: Path) -> None:
@@ -46,7 +50,9 @@ def create_once(path: Path, content: bytes) -> bool:
         os.link(temporary, path)
     except FileExistsError:
         return False
-    except PermissionError as problem:
+    except OSError as problem:
+        if problem.errno not in NO_LINKS:
+            raise
         raise LakeRefused(
             f"the file system of {path.parent} does not allow hard links, which the log of the table is "
             "made with: use another file system, or the format delta"
@@ -58,14 +64,23 @@ def create_once(path: Path, content: bytes) -> bool:
 
 
 def replace(path: Path, content: bytes) -> None:
-    os.replace(_written(path, content), path)
+    temporary = _written(path, content)
+    try:
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 
 def _written(path: Path, content: bytes) -> Path:
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
-    with temporary.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:  # such as a full disk
+        temporary.unlink(missing_ok=True)
+        raise
     return temporary

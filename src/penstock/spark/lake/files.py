@@ -8,6 +8,7 @@ Rule 2: a file that is handed over for a commit was synced, and so was its name.
 """
 
 import os
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from penstock.limits import MIB
 from penstock.spark.lake.disk import make_folder, sync_folder
 from penstock.spark.lake.partitioning import PartitionBy, folder_of, has_no_time, pieces
 from penstock.spark.lake.schema import in_utc
-from penstock.spark.lake.table import DataFile, Span
+from penstock.spark.lake.table import DataFile, LakeRefused, Span
 from penstock.types import TopicPartition
 
 ROW_GROUP_ROWS: Final = 131_072
@@ -29,6 +30,11 @@ GATHERED_BYTES_MAX: Final = 64 * MIB
 OPEN_FILES_MAX: Final = 64
 FILE_BYTES_MAX: Final = 512 * MIB
 COMPRESSIONS: Final = ("snappy", "zstd", "none")
+
+NAMES: Final = re.compile(
+    r"(\d{8,}-\d{5,}-[0-9a-f]{16}-\d{3,}|compacted-[0-9a-f]{32}|part-\d{5}-[0-9a-f-]{36}-c\d{3}\.\w+)\.parquet"
+)
+"""Of files of a task, of those that are put together, and of those that Delta puts together."""
 
 # Columns of records, and what is worth keeping of each. Statistics of keys and values would be two more
 # copies of the largest ones; dictionaries of values hardly ever repeat anything.
@@ -62,6 +68,11 @@ class TaskFiles:
         self._count = 0
         self.spans: dict[TopicPartition, Span] = {}
         self.schema: pa.Schema | None = None
+        self.lost = 0
+
+    def expect(self, schema: pa.Schema) -> None:
+        """Rows of that schema, even if none comes."""
+        self.schema = self._columns(schema.empty_table()).schema
 
     def write(self, rows: pa.RecordBatch) -> None:
         for unit, piece in pieces(rows, self._shape.by, self._shape.time_column):
@@ -189,16 +200,39 @@ def _counts_up(field: pa.Field) -> bool:
     )
 
 
-def spans_of(rows: pa.Table) -> dict[TopicPartition, Span]:
+def spans_of(rows: pa.Table | pa.RecordBatch) -> dict[TopicPartition, Span]:
     """Which offsets of which partitions the rows are from, if they have such columns."""
-    if not set(OFFSET_COLUMNS) <= set(rows.column_names):
+    if not set(OFFSET_COLUMNS) <= set(rows.schema.names):
         return {}
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
     topic, partition, offset = OFFSET_COLUMNS
     found = rows.group_by([topic, partition]).aggregate([(offset, "min"), (offset, "max")]).to_pylist()
     return {
         TopicPartition(each[topic], each[partition]): Span(each["offset_min"], each["offset_max"] + 1)
         for each in found
     }
+
+
+def is_ours(name: str) -> bool:
+    """Whether we give such names. What else somebody puts into the folder of a table is not touched."""
+    return NAMES.fullmatch(name) is not None
+
+
+def check_written(files: Iterable[tuple[Path, DataFile]]) -> None:
+    """LakeRefused unless the driver sees each file as the task wrote it."""
+    for path, file in files:
+        size = path.stat().st_size if path.is_file() else None
+        if size is None:
+            raise LakeRefused(
+                f"a task wrote {file.name} and the driver does not find it in {path.parent}: "
+                "driver and executors need to see the same folder"
+            )
+        if size != file.bytes:
+            raise LakeRefused(
+                f"a task wrote {file.bytes} bytes to {path} and the driver sees {size}: "
+                "driver and executors need a file system on which they see the same"
+            )
 
 
 def add_spans(spans: dict[TopicPartition, Span], more: Mapping[TopicPartition, Span]) -> None:

@@ -28,10 +28,10 @@ from pyiceberg.transforms import DayTransform, HourTransform, Transform
 from penstock.errors import CorruptData
 from penstock.spark.lake import disk
 from penstock.spark.lake.compaction import Target, merged, merges
-from penstock.spark.lake.files import columns_with_statistics
+from penstock.spark.lake.files import check_written, columns_with_statistics, is_ours
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.schema import in_plain_types, in_utc, new_fields, widened
-from penstock.spark.lake.table import OURS, Batch, Compacted, DataFile, Ends, Recorded, check_spans
+from penstock.spark.lake.table import OURS, Batch, Compacted, DataFile, Ends, Recorded, holds
 from penstock.types import TopicPartition
 
 ATTEMPTS_MAX: Final = 100
@@ -71,12 +71,12 @@ class IcebergLakeTable:
         return {} if table is None else _ends(table, partitions)
 
     def commit(self, batch: Batch) -> bool:
+        check_written((self._folder / file.path, file) for file in batch.files)
         for _ in range(ATTEMPTS_MAX):
             table = self._table() or self._create(batch.schema)
             recorded = _recorded(table, batch.app)
-            if batch.version <= recorded.version:
+            if holds(recorded, batch.version, batch.spans, _ends(table, batch.spans)):
                 return False
-            check_spans(batch.spans, _ends(table, batch.spans))
             began_ns = time.time_ns()
             try:
                 self._append(table, batch, recorded.after(batch))
@@ -114,7 +114,8 @@ class IcebergLakeTable:
         if table is None:
             return []
         moment = older_than_ms / 1000
-        found = [path for path in (self._folder / DATA).rglob("*.parquet") if path.stat().st_mtime < moment]
+        ours = [path for path in (self._folder / DATA).rglob("*.parquet") if is_ours(path.name)]
+        found = [path for path in ours if path.stat().st_mtime < moment]
         table = self._without_old_snapshots(table.refresh(), older_than_ms)
         named = {
             _path(file.file_path) for snapshot in table.snapshots() for file in _data_files(table, snapshot)

@@ -74,8 +74,16 @@ class Manifest:
         self.folder = table / OURS / "log"
 
     def read(self) -> State:
+        missing: int | None = None
         for _ in range(ATTEMPTS_MAX):
             names = self._names()
+            # A list that is made while others commit and remove may have the one and not the other. What
+            # is missing from two of them is gone.
+            before, missing = missing, _first_missing(names)
+            if missing is not None:
+                if missing == before:
+                    raise CorruptData(f"commit {missing} is missing in {self.folder}")
+                continue
             try:
                 return self._read(names)
             except FileNotFoundError:  # a vacuum took what a newer snapshot made needless
@@ -89,7 +97,7 @@ class Manifest:
             entry = decide(state)
             if entry is None:
                 return None
-            if self._create(state.number + 1, entry):
+            if self._create(state.number + 1, entry) and not self._is_past(state.number + 1):
                 after = replay(state, entry)
                 if after.number % SNAPSHOT_EVERY == 0:
                     disk.replace(self._path(after.number, SNAPSHOT_SUFFIX), _dump(_snapshot_document(after)))
@@ -99,13 +107,21 @@ class Manifest:
     def needless(self) -> list[Path]:
         """Commits and snapshots that a newer snapshot stands for."""
         names = self._names()
-        newest = max((number for number, is_snapshot in names if is_snapshot), default=0)
+        newest = _newest_snapshot(names)
         suffix = {True: SNAPSHOT_SUFFIX, False: COMMIT_SUFFIX}
         return [
             self._path(number, suffix[is_snapshot])
             for number, is_snapshot in names
             if number < newest or (number == newest and not is_snapshot)
         ]
+
+    def _is_past(self, number: int) -> bool:
+        """Whether a snapshot stands for that number, so that nobody reads the commit any more.
+
+        It may have been given before: to one whose commit a vacuum removed while ours was asleep. Or all
+        went well and others were quick. Who decides again finds out which.
+        """
+        return number <= _newest_snapshot(self._names())
 
     def _create(self, number: int, entry: Entry) -> bool:
         disk.make_folder(self.folder)
@@ -121,14 +137,24 @@ class Manifest:
         return {(int(path.name[:20]), path.name.endswith(SNAPSHOT_SUFFIX)) for path in paths}
 
     def _read(self, names: set[tuple[int, bool]]) -> State:
-        start = max((number for number, is_snapshot in names if is_snapshot), default=0)
-        end = max((number for number, _ in names), default=0)
+        start = _newest_snapshot(names)
         state = _load(self._path(start, SNAPSHOT_SUFFIX), _state) if start else EMPTY
-        for number in range(start + 1, end + 1):
-            if (number, False) not in names:
-                raise CorruptData(f"commit {number} is missing in {self.folder}")
+        for number in _to_read(names):
             state = replay(state, _load(self._path(number, COMMIT_SUFFIX), _entry))
         return state
+
+
+def _newest_snapshot(names: set[tuple[int, bool]]) -> int:
+    return max((number for number, is_snapshot in names if is_snapshot), default=0)
+
+
+def _to_read(names: set[tuple[int, bool]]) -> range:
+    """The commits after the newest snapshot."""
+    return range(_newest_snapshot(names) + 1, max((number for number, _ in names), default=0) + 1)
+
+
+def _first_missing(names: set[tuple[int, bool]]) -> int | None:
+    return next((number for number in _to_read(names) if (number, False) not in names), None)
 
 
 def _dump(document: dict[str, Any]) -> bytes:

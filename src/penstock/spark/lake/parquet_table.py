@@ -20,6 +20,7 @@ from pathlib import Path
 
 from penstock.spark.lake import disk
 from penstock.spark.lake.compaction import Target, merged, merges
+from penstock.spark.lake.files import check_written, is_ours
 from penstock.spark.lake.manifest import Entry, Manifest, State
 from penstock.spark.lake.schema import widened
 from penstock.spark.lake.table import (
@@ -28,9 +29,8 @@ from penstock.spark.lake.table import (
     Compacted,
     DataFile,
     Ends,
-    LakeRefused,
     Recorded,
-    check_spans,
+    holds,
 )
 from penstock.types import TopicPartition
 
@@ -54,7 +54,7 @@ class ParquetTable:
         return {partition: ends[partition] for partition in partitions if partition in ends}
 
     def commit(self, batch: Batch) -> bool:
-        self._check_staged(batch)
+        check_written((self._find(file), file) for file in batch.files)
         after = self._manifest.change(lambda state: _appended(state, batch))
         self._publish(after or self._manifest.read())
         return after is not None
@@ -70,7 +70,7 @@ class ParquetTable:
             target = Target(self._staging, group[0].folder, state.schema)
             one = merged([self._find(file) for file in group], sum(file.rows for file in group), target)
             if not self._exchange(group, one):
-                (self._staging / one.name).unlink()
+                self._drop(one)
                 break  # somebody else compacts
             before, after = before + len(group), after + 1
         return Compacted(before, after)
@@ -89,6 +89,11 @@ class ParquetTable:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+    def _drop(self, one: DataFile) -> None:
+        """Unless the table has it: a commit that was overtaken by many does not know that it counts."""
+        if one.path not in self._manifest.read().files:
+            (self._staging / one.name).unlink(missing_ok=True)
 
     def _exchange(self, group: list[DataFile], one: DataFile) -> bool:
         paths = tuple(file.path for file in group)
@@ -141,29 +146,20 @@ class ParquetTable:
             place if place.exists() or not (self._staging / file.name).exists() else self._staging / file.name
         )
 
-    def _check_staged(self, batch: Batch) -> None:
-        for file in batch.files:
-            if not (self._staging / file.name).is_file() and not (self._folder / file.path).is_file():
-                raise LakeRefused(
-                    f"a task wrote {file.name} and the driver does not find it in {self._staging}: "
-                    "driver and executors need to see the same folder"
-                )
-
     def _candidates(self) -> Iterator[Path]:
         for parent, folders, names in os.walk(self._folder):
             if Path(parent) == self._folder / OURS:
                 folders[:] = [name for name in folders if name in ("staging", "removed", "log")]
             is_log = Path(parent) == self._manifest.folder
             for name in names:
-                if name.endswith(".parquet") or (is_log and name.startswith(disk.TEMPORARY_PREFIX)):
+                if is_ours(name) or (is_log and name.startswith(disk.TEMPORARY_PREFIX)):
                     yield Path(parent, name)
 
 
 def _appended(state: State, batch: Batch) -> Entry | None:
     recorded = state.apps.get(batch.app, Recorded())
-    if batch.version <= recorded.version:
+    if holds(recorded, batch.version, batch.spans, state.ends):
         return None
-    check_spans(batch.spans, state.ends)
     schema = widened(batch.schema if state.schema is None else state.schema, batch.schema)
     return Entry(
         "append",

@@ -5,7 +5,8 @@ files of all tasks in one step, under the number of the micro-batch. After a cra
 with the same number and the same rows; what is committed already is then neither written nor committed.
 
 Rule 1: what counts is the commit. That tasks look beforehand saves work, and only that: so they look once
-        in each run of a query, since only the first batch of a run can be one that came before.
+        in each run of a query, since only the first batch of a run can be one that came before. What they
+        do not write they still tell: the driver finds out whether it is what the table holds.
 Rule 2: `abort` removes files only of a batch that is not committed. It is called also after a commit that
         seemed to fail.
 Rule 3: the query's name for the table is its id, which its checkpoint keeps; `txnAppId` overrides it.
@@ -14,9 +15,10 @@ Rule 3: the query's name for the table is its id, which its checkpoint keeps; `t
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -27,15 +29,22 @@ from penstock.spark.lake.description import (
     make_table,
     table_of,
 )
-from penstock.spark.lake.files import COMPRESSIONS, Shape, TaskFiles, add_spans, written
+from penstock.spark.lake.files import (
+    COMPRESSIONS,
+    OFFSET_COLUMNS,
+    Shape,
+    TaskFiles,
+    add_spans,
+    spans_of,
+    written,
+)
 from penstock.spark.lake.parquet_table import staging_folder
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import Batch, DataFile, LakeRefused, Span
+from penstock.spark.lake.table import Batch, DataFile, LakeRefused, LakeTable, Span, holds
 from penstock.spark.workers import settle
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 NAME: Final = "penstock-lake"
@@ -88,11 +97,21 @@ class Written(WriterCommitMessage):
         files: Sequence[DataFile] = (),
         spans: Mapping[TopicPartition, Span] | None = None,
         schema: "pa.Schema | None" = None,
+        lost: int = 0,
     ) -> None:
         self.app = app
         self.files = tuple(files)
         self.spans = dict(spans or {})
         self.schema = schema
+        self.lost = lost
+
+
+class Held(WriterCommitMessage):
+    """What a task tells the driver that found the number of its batch in the table."""
+
+    def __init__(self, app: str, spans: Mapping[TopicPartition, Span]) -> None:
+        self.app = app
+        self.spans = dict(spans)
 
 
 class LakeWriter(DataSourceStreamArrowWriter):
@@ -108,11 +127,12 @@ class LakeWriter(DataSourceStreamArrowWriter):
         self._description = Description(
             _choice(options, "lakeFormat", FORMATS, "parquet"), self._shape.by, self._shape.time_column
         )
+        self._place = _place_of_records(options)
         _check_columns(columns, self._shape)
         # On the driver, and before tasks put files there: a folder with files and no table is refused.
         make_table(self._folder, self._description)
 
-    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         from pyspark import TaskContext
 
         settle()
@@ -123,24 +143,51 @@ class LakeWriter(DataSourceStreamArrowWriter):
         if not app:
             raise LakeRefused("the query has no id: write with writeStream, or give the option txnAppId")
         if self._is_there(app, context.getLocalProperty(RUN_ID) or "", version):
-            return Written(app)
+            return Held(app, self.spans(iterator))
         is_flat = self._description.format == "parquet"
         place = staging_folder(self._folder) if is_flat else self._folder / self._data_folder
         files = TaskFiles(place, self._shape, batch=version, task=context.partitionId(), flat=is_flat)
-        done = written(self.rows(iterator), files)
+        done = written(self.rows(iterator, files), files)
         named = [file._replace(folder=f"{self._data_folder}/{file.folder}".strip("/")) for file in done]
-        return Written(app, named, files.spans, files.schema)
+        return Written(app, named, files.spans, files.schema, files.lost)
 
-    def rows(self, given: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        """What to write for what Spark handed over."""
-        return given
+    def rows(self, given: "Iterator[pa.RecordBatch]", files: TaskFiles) -> "Iterator[pa.RecordBatch]":
+        """What to write for what Spark handed over. What rows do not say of themselves is told `files`."""
+        if self._place is None:
+            yield from given
+            return
+        for batch in given:
+            add_spans(files.spans, self._place.spans(batch))
+            yield batch.drop_columns([self._place.column])
+
+    def spans(self, given: "Iterator[pa.RecordBatch]") -> dict[TopicPartition, Span]:
+        """Which offsets the rows are from that Spark handed over, where nothing is written."""
+        found: dict[TopicPartition, Span] = {}
+        for batch in given:
+            add_spans(found, spans_of(batch) if self._place is None else self._place.spans(batch))
+        return found
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         batch = _batch(messages, batchId)
-        if batch is None:
-            return
-        if not self._with_table(lambda table: table.commit(batch)):
+        if held := [message for message in messages if isinstance(message, Held)]:
+            self._check_held(messages, held[0].app, batchId)
+            self._remove(() if batch is None else batch.files)
+        elif batch is not None and not self._with_table(
+            lambda table: table.commit(self.checked(batch, table))
+        ):
             self._remove(batch.files)  # written by a task that looked too early
+
+    def checked(self, batch: Batch, table: LakeTable) -> Batch:
+        """The batch as it is to be committed. LakeRefused if it is not to be."""
+        return batch
+
+    def _check_held(self, messages: Sequence[WriterCommitMessage | None], app: str, version: int) -> None:
+        spans = _spans(messages)
+        if not self._with_table(lambda table: holds(table.recorded(app), version, spans, table.ends(spans))):
+            raise LakeRefused(
+                f"the table in {self._folder} held batch {version} and no longer does: it was changed while "
+                "the query ran. Start the query again"
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         batch = _batch(messages, batchId)
@@ -179,16 +226,42 @@ class LakeWriter(DataSourceStreamArrowWriter):
 
 
 def _batch(messages: Sequence[WriterCommitMessage | None], version: int) -> Batch | None:
-    """All that the tasks have written. None if that is nothing, or if they found the batch committed."""
-    told = [message for message in messages if isinstance(message, Written) and message.schema is not None]
-    if not told:
+    """All that the tasks have written. None if that is nothing."""
+    told = [message for message in messages if isinstance(message, Written)]
+    schema = next((message.schema for message in told if message.schema is not None), None)
+    if schema is None:
         return None
-    spans: dict[TopicPartition, Span] = {}
-    for message in told:
-        add_spans(spans, message.spans)
     files = tuple(file for message in told for file in message.files)
-    assert told[0].schema is not None, "only such were taken"
-    return Batch(told[0].app, version, files, spans, told[0].schema)
+    lost = sum(message.lost for message in told)
+    return Batch(told[0].app, version, files, _spans(told), schema, lost)
+
+
+def _spans(messages: Sequence[WriterCommitMessage | None]) -> dict[TopicPartition, Span]:
+    spans: dict[TopicPartition, Span] = {}
+    for message in messages:
+        if isinstance(message, Written | Held):
+            add_spans(spans, message.spans)
+    return spans
+
+
+class _PlaceOfRecords(NamedTuple):
+    """A column that says which record a row came from. It is not written."""
+
+    topic: str
+    column: str
+
+    def spans(self, rows: "pa.RecordBatch") -> dict[TopicPartition, Span]:
+        place = rows.column(self.column)
+        partitions, offsets = place.field("partition"), place.field("offset")
+        topics = pa.repeat(self.topic, rows.num_rows)
+        return spans_of(pa.table([topics, partitions, offsets], names=list(OFFSET_COLUMNS)))
+
+
+def _place_of_records(options: Mapping[str, str]) -> _PlaceOfRecords | None:
+    topic, column = options.get("recordTopic"), options.get("recordColumn")
+    if (topic is None) != (column is None):
+        raise LakeRefused("recordTopic and recordColumn go together: give both, or neither")
+    return None if topic is None or column is None else _PlaceOfRecords(topic, column)
 
 
 def _needed(options: Mapping[str, str], name: str) -> str:

@@ -2,7 +2,9 @@
 
 Rule 1: a commit is whole or not there, and `commit` may be asked again: what the table holds already it
         does not take twice, whether it is told so by the number of the batch or by the offsets of the rows.
-Rule 2: files that are not committed are nobody's. `vacuum` removes them once they are old.
+Rule 2: that a number is known does not prove that the rows are: an old checkpoint gives numbers again, for
+        more rows. So offsets are compared too, and what cannot be the same batch is refused.
+Rule 3: files that are not committed are nobody's. `vacuum` removes them once they are old.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 OURS: Final = "_penstock"
 """The folder inside a table that holds what is ours. Readers of Parquet pass over such names."""
 NOTHING_RECORDED: Final = -1
+OLD_CHECKPOINT_REMEDY: Final = (
+    "Use the newest state of the checkpoint that wrote the table; if it is lost, begin anew with another "
+    "folder"
+)
 
 Ends = Mapping[TopicPartition, int]
 """One past the last offset that a table holds."""
@@ -53,6 +59,8 @@ class Batch(NamedTuple):
     spans: Mapping[TopicPartition, Span]
     """Which offsets the rows are from. Empty if the rows are not records of topics."""
     schema: "pa.Schema"
+    lost: int = 0
+    """Offsets within the spans that the topic no longer had when they were read."""
 
     @property
     def rows(self) -> int:
@@ -70,10 +78,15 @@ class Recorded(NamedTuple):
     rows: int = 0
     bytes: int = 0
     files: int = 0
+    lost: int = 0
 
     def after(self, batch: Batch) -> "Recorded":
         return Recorded(
-            batch.version, self.rows + batch.rows, self.bytes + batch.bytes, self.files + len(batch.files)
+            batch.version,
+            self.rows + batch.rows,
+            self.bytes + batch.bytes,
+            self.files + len(batch.files),
+            self.lost + batch.lost,
         )
 
 
@@ -100,6 +113,33 @@ class LakeTable(Protocol):
         """Remove what no commit names and was last written before then. Returns what it removed."""
 
     def close(self) -> None: ...
+
+
+def holds(recorded: Recorded, version: int, spans: Mapping[TopicPartition, Span], ends: Ends) -> bool:
+    """Whether the table has the batch. LakeRefused if it has some of its rows, or others by that number."""
+    if version > recorded.version:
+        check_spans(spans, ends)
+        return False
+    if not spans and version < recorded.version:
+        # After a crash the newest batch may come again, and no other.
+        raise LakeRefused(
+            f"batch {version} was to be written, and the table holds batches up to {recorded.version}: the "
+            f"checkpoint is older than the table, and rows would be left out. {OLD_CHECKPOINT_REMEDY}"
+        )
+    check_same(version, spans, ends)
+    return True
+
+
+def check_same(version: int, spans: Mapping[TopicPartition, Span], ends: Ends) -> None:
+    """A batch whose number is known brings only rows that are known."""
+    for partition, span in spans.items():
+        end = ends.get(partition, 0)
+        if span.end > end:
+            raise LakeRefused(
+                f"the table holds batch {version}, and {partition.topic}/{partition.partition} up to "
+                f"offset {end}; now that batch goes up to offset {span.end}. The checkpoint is older than "
+                f"the table, or a part of it is missing, and rows would be left out. {OLD_CHECKPOINT_REMEDY}"
+            )
 
 
 def check_spans(spans: Mapping[TopicPartition, Span], ends: Ends) -> None:

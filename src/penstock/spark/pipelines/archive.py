@@ -9,23 +9,32 @@ hands from task to task are offsets; records go from the broker to the files (`a
 Rule 1: what is wrong is found before Spark is started where that is possible: it takes seconds.
 Rule 2: a table that holds records of a topic goes on with the checkpoint that wrote them, or not at all:
         another one would begin at the start of the topic.
+Rule 3: records that retention removed before they were archived stop the pipeline. Who goes on without them
+        (`allow_loss`) is told how many, and so is the table.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.errors import CommandFailed
 from penstock.limits import DAY_MS
 from penstock.spark.lake.compaction import TARGET_BYTES
-from penstock.spark.lake.description import Description, make_table, open_table
+from penstock.spark.lake.description import (
+    Description,
+    check_checkpoint,
+    check_folder,
+    make_table,
+    open_table,
+)
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.table import OURS, Compacted, LakeTable, Recorded
 from penstock.spark.offsets import Position, to_document
 from penstock.spark.pipelines import archive_tasks, report
 from penstock.spark.pipelines.checkpoint import claim, is_new
-from penstock.spark.pipelines.cluster import cluster, partitions_of
+from penstock.spark.pipelines.cluster import cluster, ids_of, partitions_of
 from penstock.spark.pipelines.progress import Progress, Step, lag
 from penstock.spark.pipelines.running import Stop, failures_told, run
 from penstock.wire.cluster import EARLIEST, LATEST
@@ -34,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+TO_ALLOW_LOSS: Final = "set the option failOnDataLoss to false"
 BATCH_COLUMN: Final = "ingestBatch"
 ROWS_PER_BATCH: Final = 2_000_000
 ROWS_PER_TASK_MIN: Final = 100_000
@@ -61,6 +71,8 @@ class ArchiveSettings(NamedTuple):
     every_s: float = EVERY_S
     rows_per_batch: int = ROWS_PER_BATCH
     compact: bool = False
+    allow_loss: bool = False
+    """Go on where the topic begins now, if it no longer has what was to be archived next."""
 
     @property
     def query_name(self) -> str:
@@ -82,6 +94,7 @@ class ArchiveSettings(NamedTuple):
             "startingOffsets": "earliest",
             "includeHeaders": "true",
             "maxOffsetsPerTrigger": str(self.rows_per_batch),
+            "failOnDataLoss": "false" if self.allow_loss else "true",
         }
 
 
@@ -98,6 +111,8 @@ class ArchiveReport(NamedTuple):
     lag: int
     ends: dict[str, dict[str, int]]
     """One past the last offset that the table holds of each partition."""
+    lost: int
+    """Offsets that the topics no longer had when they were to be archived."""
     compacted: Compacted
     removed: int
     checkpoint: str
@@ -123,6 +138,7 @@ class ArchiveReport(NamedTuple):
                 "seconds": self.seconds,
                 "rows/s": round(self.rows_per_s),
                 "lag left": self.lag,
+                "lost": f"{self.lost:,} offsets were gone before they were archived" if self.lost else None,
                 "compacted": compacted if self.compacted.files_before else None,
                 "removed": f"{self.removed:,} files of failed attempts" if self.removed else None,
                 "checkpoint": self.checkpoint,
@@ -134,10 +150,18 @@ def check(settings: ArchiveSettings) -> None:
     """All that can be found wrong without Spark. Makes the table and the checkpoint, if they are new."""
     with cluster(settings.access) as client:
         partitions = partitions_of(client, settings.topics)
+        ids = ids_of(client, settings.topics)
+    check_checkpoint(settings.folder, settings.checkpoint_folder)
+    folder = settings.checkpoint_folder
+    if not check_folder(settings.folder, settings.description) and not is_new(folder):
+        raise CommandFailed(
+            f"the checkpoint {folder} is in use and there is no table in {settings.folder}: what was "
+            "archived would be missing. Bring the table back, or begin anew with another --to and "
+            "--checkpoint"
+        )
     make_table(settings.folder, settings.description)
     with open_table(settings.folder) as table:
         ends = table.ends(partitions)
-    folder = settings.checkpoint_folder
     if ends and is_new(folder):
         partition, end = next(iter(ends.items()))
         raise CommandFailed(
@@ -145,7 +169,8 @@ def check(settings: ArchiveSettings) -> None:
             f"and the checkpoint {folder} is new: it would begin at the start and bring these records again. "
             "Give --name or --checkpoint as in the run that wrote the table, or another --to"
         )
-    claim(folder, {"pipeline": "archive", "topics": ",".join(settings.topics), "table": str(settings.folder)})
+    wanted = {"pipeline": "archive", "topics": ",".join(settings.topics), "table": str(settings.folder)}
+    claim(folder, wanted, ids, instead="another --to (and another --checkpoint, if you gave one)")
 
 
 def archive(spark: "SparkSession", settings: ArchiveSettings, stop: Stop, tell: Tell) -> ArchiveReport:
@@ -160,12 +185,22 @@ def archive(spark: "SparkSession", settings: ArchiveSettings, stop: Stop, tell: 
         before = table.recorded(app)
         housekeeping = _Housekeeping(settings)
         progress = _Progress(settings.query_name, _starts(settings, table))
-        run(query, progress, stop, tell, None if settings.once else housekeeping.when_due)
+        with _loss_told():
+            run(query, progress, stop, tell, None if settings.once else housekeeping.when_due)
         seconds = time.monotonic() - began
         after = table.recorded(app)
     if settings.compact:
         housekeeping.do()
     return _report(settings, progress, (before, after), seconds, housekeeping)
+
+
+@contextmanager
+def _loss_told() -> Iterator[None]:
+    """With the word that this command has for it."""
+    try:
+        yield
+    except CommandFailed as problem:
+        raise CommandFailed(str(problem).replace(TO_ALLOW_LOSS, "give --allow-loss")) from problem
 
 
 def _start(spark: "SparkSession", settings: ArchiveSettings) -> "StreamingQuery":
@@ -267,6 +302,7 @@ def _report(
         seconds=seconds,
         lag=lag({partition: offset for partition, (offset, _) in found.items()}, reached),
         ends=to_document(ends),
+        lost=after.lost - before.lost,
         compacted=housekeeping.compacted,
         removed=housekeeping.removed,
         checkpoint=str(settings.checkpoint_folder),

@@ -9,7 +9,9 @@ and handed back, which costs more than all the rest.
 
 Rule 1: Spark's checkpoint and the table's commits are the same as if records were rows: a range is read
         again as often as its task, and always in whole.
-Rule 2: how the cluster is reached are options of both, those of the sink with READ in front of their names.
+Rule 2: the table is told which offsets were read, not only which have rows: marks of transactions have
+        offsets and are no rows, and what the topic no longer had is counted as lost.
+Rule 3: how the cluster is reached are options of both, those of the sink with READ in front of their names.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +22,9 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from penstock.spark.lake.files import TaskFiles, add_spans
 from penstock.spark.lake.sink import LakeWriter, refuse_overwriting, register_once
+from penstock.spark.lake.table import Batch, LakeRefused, LakeTable, Span
 from penstock.spark.offsets import Range
 from penstock.spark.options import stream_read_settings
 from penstock.spark.reading import read_range
@@ -85,10 +89,43 @@ class ArchiveWriter(LakeWriter):
         self._settings = stream_read_settings(_read_options(options))
         self._table = _records_table()
 
-    def rows(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for ranges in given:
-            for row in ranges.to_pylist():
-                yield from read_range(self._settings, self._table, _range(row))
+    def rows(self, given: Iterator[pa.RecordBatch], files: TaskFiles) -> Iterator[pa.RecordBatch]:
+        files.expect(to_arrow_schema(_records_schema(), timezone="UTC"))
+
+        def lost(offsets: int) -> None:
+            files.lost += offsets
+
+        for wanted in _ranges(given):
+            add_spans(files.spans, {wanted.partition: Span(wanted.start, wanted.end)})
+            yield from read_range(self._settings, self._table, wanted, lost)
+
+    def spans(self, given: Iterator[pa.RecordBatch]) -> dict[TopicPartition, Span]:
+        """Without reading them: they may be gone by now."""
+        found: dict[TopicPartition, Span] = {}
+        for wanted in _ranges(given):
+            add_spans(found, {wanted.partition: Span(wanted.start, wanted.end)})
+        return found
+
+    def checked(self, batch: Batch, table: LakeTable) -> Batch:
+        """Ranges follow one another, so a gap is what the table has lost, such as one from a backup."""
+        gaps = {
+            each: batch.spans[each].start - end
+            for each, end in table.ends(batch.spans).items()
+            if batch.spans[each].start > end
+        }
+        if gaps and self._settings.fail_on_data_loss:
+            partition, gap = next(iter(gaps.items()))
+            raise LakeRefused(
+                f"the table lacks {gap} offsets of {partition.topic}/{partition.partition} before "
+                f"{batch.spans[partition].start}, which the checkpoint says were archived: the table is "
+                "older than the checkpoint. Use the newest state of the table, begin anew with another --to, "
+                "or give --allow-loss to go on without them"
+            )
+        return batch._replace(lost=batch.lost + sum(gaps.values()))
+
+
+def _ranges(given: Iterator[pa.RecordBatch]) -> Iterator[Range]:
+    return (_range(row) for ranges in given for row in ranges.to_pylist())
 
 
 def _range(row: Mapping[str, Any]) -> Range:
@@ -96,8 +133,12 @@ def _range(row: Mapping[str, Any]) -> Range:
 
 
 def _records_table() -> Table:
+    return Table(_records_schema())
+
+
+def _records_schema() -> StructType:
     schema = full_schema(include_headers=True)
-    return Table(StructType([schema[name] for name in COLUMNS]))
+    return StructType([schema[name] for name in COLUMNS])
 
 
 def _read_options(options: Mapping[str, str]) -> dict[str, str]:

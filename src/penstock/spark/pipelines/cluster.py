@@ -7,7 +7,7 @@ from penstock.errors import CommandFailed
 from penstock.spark.access import client_settings
 from penstock.spark.options import write_settings
 from penstock.spark.pool import borrowed
-from penstock.types import TopicPartition
+from penstock.types import TopicId, TopicPartition
 from penstock.wire.cluster import ClusterClient
 from penstock.wire.errors import WireError
 
@@ -31,3 +31,8 @@ def partitions_of(client: ClusterClient, topics: Sequence[str]) -> list[TopicPar
             f"`penstock topic create {missing[0]}` makes it"
         )
     return [TopicPartition(topic, number) for topic in topics for number in range(found[topic].partitions)]
+
+
+def ids_of(client: ClusterClient, topics: Sequence[str]) -> dict[str, TopicId]:
+    """Of those that are there. A topic that is made anew has another one."""
+    return {topic: facts.id for topic, facts in client.topics(topics).items()}

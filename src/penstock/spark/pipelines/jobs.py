@@ -4,15 +4,13 @@ Spark's calls do not return before the work is done, and a signal is handled bet
 So the main thread only waits, in short turns, and asks Spark to give up the work when it is told to.
 """
 
-import signal
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.spark.pipelines.running import TURN_S, Stop, failures_told
+from penstock.spark.pipelines.running import TURN_S, Stop, failures_told, signals_heard
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,13 +50,5 @@ def stop_at_once_on_signals() -> Iterator[Stop]:
     To be entered after Spark has started, which sets a handler of its own.
     """
     stop = Stop()
-
-    def asked(number: int, frame: FrameType | None) -> None:
-        stop.ask()
-
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with signals_heard(lambda number: stop.ask()):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

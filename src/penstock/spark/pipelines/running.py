@@ -51,7 +51,7 @@ def stop_on_signals(tell: Callable[[str], None]) -> Iterator[Stop]:
     """To be entered after Spark has started, which sets a handler of its own."""
     stop = Stop()
 
-    def asked(number: int, frame: FrameType | None) -> None:
+    def asked(number: int) -> None:
         stop.ask()
         name = signal.Signals(number).name
         if stop.asked == 1:
@@ -59,9 +59,20 @@ def stop_on_signals(tell: Callable[[str], None]) -> Iterator[Stop]:
         else:
             tell(f"{name}: stopping at once")
 
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with signals_heard(asked):
         yield stop
+
+
+@contextmanager
+def signals_heard(asked: Callable[[int], None]) -> Iterator[None]:
+    """Calls `asked` for each that asks for an end, in place of what was done about them before."""
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        asked(number)
+
+    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -12,7 +12,8 @@ in its metadata. The mark is put on a column whose time is far away; so every ro
 `tests/spark/test_detect.py` fails if a Spark should do this in another way.
 
 Rule: a row that a rule should have looked at and could not is rejected with a reason: it is late, its value
-      cannot be read, its time is missing or not believed.
+      cannot be read, its time is missing or not believed, its number is too large to be summed.
+      Nothing that a row can hold makes a task fail: its batch would be run again for ever.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,17 +22,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.errors import CommandFailed
 from penstock.spark.payload import Payload
-from penstock.spark.payload.dead_letters import (
-    COLUMN,
-    ERROR_HEADER,
-    OFFSET_HEADER,
-    PARTITION_HEADER,
-    TOPIC_HEADER,
-)
+from penstock.spark.payload.dead_letters import COLUMN, ERROR_HEADER
 from penstock.spark.pipelines.detect.memory import BUCKETS, Look, Memory
-from penstock.spark.pipelines.detect.rules import Kind, Rule, Rules, Stream
+from penstock.spark.pipelines.detect.rules import NUMBER_MAX, Kind, Rule, Rules, Stream
 from penstock.spark.pipelines.detect.state import Alert, time_text
 from penstock.spark.pipelines.detect.windows import Event
+from penstock.spark.pipelines.headers import headers_of, source_headers
 from penstock.spark.pipelines.running import reason
 from penstock.spark.table import full_schema
 
@@ -39,6 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.state import GroupState
+    from pyspark.sql.types import StructType
 
 ID_HEADER: Final = "penstock-alert-id"
 RULE_HEADER: Final = "penstock-alert-rule"
@@ -49,11 +46,14 @@ LATE: Final = "late"
 UNREADABLE: Final = "unreadable"
 NO_TIME: Final = "without time"
 AHEAD: Final = "ahead of time"
+TOO_LARGE: Final = "too large"
 FORGOTTEN: Final = "forgotten"
-REASONS: Final = (LATE, UNREADABLE, NO_TIME, AHEAD)
+REASONS: Final = (LATE, UNREADABLE, NO_TIME, AHEAD, TOO_LARGE)
 
 _WATERMARK_MARK: Final = {"spark.watermarkDelayMs": 0}
 _FAR_AWAY: Final = "2200-01-01"
+_MS_END: Final = ((1 << 63) - 1) // 1000
+"""Spark counts microseconds in 64 bits."""
 _FOUND: Final = (
     "kind string, rule string, id string, reason string, "
     "partition int, offset bigint, key binary, value binary"
@@ -69,16 +69,18 @@ def payload_options(stream: Stream) -> dict[str, str]:
     return options if stream.message is None else {**options, "valueMessage": stream.message}
 
 
-def rows_of(spark: "SparkSession", read_options: Mapping[str, str], stream: Stream) -> "DataFrame":
-    """Columns of the record beside those of its value, which stays there as well."""
+def columns_of(stream: Stream) -> "StructType":
+    """Of the record, and of its value, which stays there as well. ConfigError if the schema is none."""
     from pyspark.sql.types import StructType
 
+    payload = Payload.from_options(payload_options(stream))
+    of_record = [field for field in full_schema(include_headers=False) if field.name != "timestampType"]
+    return StructType([*of_record, *(() if payload is None else payload.fields())])
+
+
+def rows_of(spark: "SparkSession", read_options: Mapping[str, str], stream: Stream) -> "DataFrame":
     options = {**read_options, **payload_options(stream)}
-    plain = spark.readStream.format("penstock").options(**options)
-    if (payload := Payload.from_options(options)) is None:
-        return plain.load()
-    wanted = [field for field in full_schema(include_headers=False) if field.name != "timestampType"]
-    return plain.schema(StructType([*wanted, *payload.fields()])).load()
+    return spark.readStream.format("penstock").options(**options).schema(columns_of(stream)).load()
 
 
 def found_in(rows: "DataFrame", rules: Rules, topic: str) -> "DataFrame":
@@ -86,7 +88,7 @@ def found_in(rows: "DataFrame", rules: Rules, topic: str) -> "DataFrame":
     from pyspark.sql import functions as f
     from pyspark.sql.streaming.state import GroupStateTimeout
 
-    timed = _timed(rows, rules.stream).withWatermark("happened", f"{rules.stream.lateness_ms} milliseconds")
+    timed = _timed(rows, rules).withWatermark("happened", f"{rules.stream.lateness_ms} milliseconds")
     each = timed.select(
         "key",
         "value",
@@ -137,19 +139,9 @@ def records_of(found: "DataFrame", topic: str, alerts: str, rejected: str) -> "D
     """As `format("penstock")` writes them."""
     from pyspark.sql import functions as f
 
-    def header(name: str, value: "Column") -> "Column":
-        return f.struct(f.lit(name).alias("key"), value.cast("binary").alias("value"))
-
     is_alert = f.col("kind") == ALERT
-    of_alert = f.array(
-        header(ID_HEADER, f.col("id").cast("string")), header(RULE_HEADER, f.col("rule").cast("string"))
-    )
-    of_rejected = f.array(
-        header(ERROR_HEADER, f.col("reason")),
-        header(TOPIC_HEADER, f.lit(topic)),
-        header(PARTITION_HEADER, f.col("partition").cast("string")),
-        header(OFFSET_HEADER, f.col("offset").cast("string")),
-    )
+    of_alert = headers_of({ID_HEADER: f.col("id"), RULE_HEADER: f.col("rule")})
+    of_rejected = headers_of({ERROR_HEADER: f.col("reason"), **source_headers(f.lit(topic))})
     return found.where(f.col("kind") != FORGOTTEN).select(
         f.when(is_alert, f.lit(alerts)).otherwise(f.lit(rejected)).alias("topic"),
         "key",
@@ -161,13 +153,19 @@ def records_of(found: "DataFrame", topic: str, alerts: str, rejected: str) -> "D
 # Rows for rules
 
 
-def _timed(rows: "DataFrame", stream: Stream) -> "DataFrame":
+def _timed(rows: "DataFrame", rules: Rules) -> "DataFrame":
     """With `happened`, and `reason` why a row cannot be looked at."""
     from pyspark.sql import functions as f
 
-    claimed = _time(rows, stream)
-    ahead = f.unix_millis(claimed) > f.unix_millis("timestamp") + f.lit(stream.ahead_ms)
-    reason = f.when(claimed.isNull(), f.lit(NO_TIME)).when(ahead, f.lit(AHEAD))
+    claimed = _time(rows, rules.stream)
+    # A record whose own time is beyond Spark's calendar says nothing about what it claims.
+    has_no_time = claimed.isNull() | f.col("timestamp").isNull()
+    ahead = f.unix_millis(claimed) > f.unix_millis("timestamp") + f.lit(rules.stream.ahead_ms)
+    reason = f.when(has_no_time, f.lit(NO_TIME)).when(ahead, f.lit(AHEAD))
+    for rule in rules.rules:
+        if rule.kind is Kind.SUM:
+            is_beyond = _is_about(rows, rule) & (f.abs(_number(rule)) > NUMBER_MAX)
+            reason = reason.when(is_beyond, f.lit(f"{TOO_LARGE}: {rule.field}"))
     if COLUMN in rows.columns:
         reason = f.when(f.col(COLUMN).isNotNull(), f.lit(UNREADABLE)).otherwise(reason)
     # A time that is not believed must not move the watermark.
@@ -184,7 +182,8 @@ def _time(rows: "DataFrame", stream: Stream) -> "Column":
     if isinstance(kind, TimestampType):
         return f.col(f"`{stream.time}`")
     if isinstance(kind, LongType):
-        return f.timestamp_millis(f"`{stream.time}`")
+        claimed = f.col(f"`{stream.time}`")
+        return f.when(claimed.between(-_MS_END, _MS_END), f.timestamp_millis(claimed))
     raise CommandFailed(
         f"[stream] time: column {stream.time} is {kind.simpleString()}; "
         "it must be a timestamp, or a bigint with milliseconds since 1970"
@@ -210,17 +209,40 @@ def _look(rows: "DataFrame", rule: Rule) -> "Column":
     from pyspark.sql import functions as f
 
     number, text = f.lit(0.0), f.lit("")
-    about = _condition(rows, rule)
-    if rule.field is not None:
-        field = f.col(f"`{rule.field}`")
-        if rule.kind is Kind.SUM:
-            number = field.cast("double")
-            about = about & ~f.isnan(number) & number.isNotNull()
-        else:
-            text = field.cast("string")
-            about = about & text.isNotNull()
-    of = f.when(about, f.col(f"`{rule.key}`").cast("string"))
+    if rule.kind is Kind.SUM:
+        number = _number(rule)
+    elif rule.field is not None:
+        text = _text(rows, rule.field)
+    of = f.when(_is_about(rows, rule), _text(rows, rule.key))
     return _look_of(f.lit(rule.name), of, f.lit(None).cast("string"), number, text)
+
+
+def _is_about(rows: "DataFrame", rule: Rule) -> "Column":
+    """Whether the rule looks at the row, if it has a key."""
+    from pyspark.sql import functions as f
+
+    about = _condition(rows, rule)
+    if rule.kind is Kind.SUM:
+        return about & ~f.isnan(_number(rule)) & _number(rule).isNotNull()
+    return about if rule.field is None else about & f.col(f"`{rule.field}`").isNotNull()
+
+
+def _number(rule: Rule) -> "Column":
+    from pyspark.sql import functions as f
+
+    return f.col(f"`{rule.field}`").cast("double")
+
+
+def _text(rows: "DataFrame", column: str) -> "Column":
+    """Bytes that are no UTF-8 could not go to Python as text: they are shown as hexadecimal digits."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import BinaryType
+
+    value = f.col(f"`{column}`")
+    text = value.cast("string")
+    if not isinstance(rows.schema[column].dataType, BinaryType):
+        return text
+    return f.when(f.is_valid_utf8(text), text).otherwise(f.concat(f.lit("0x"), f.lower(f.hex(value))))
 
 
 def _look_of(

@@ -18,7 +18,6 @@ Rule: a key that nobody knows is refused, with the one that is near it. A rule t
       applied is worse than none.
 """
 
-import math
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -35,6 +34,8 @@ AHEAD_MS: Final = HOUR_MS
 RECORD_KEY: Final = "key"
 EVENTS_MAX: Final = 2_000
 """So many events of one key a rule with a window remembers: each new one is compared with them."""
+NUMBER_MAX: Final = 1e300
+"""What a sum can take, below or above 0: so many of them as are remembered still add up to a number."""
 
 
 class Kind(Enum):
@@ -218,6 +219,6 @@ class _Table:
     def threshold(self, key: str, *, whole: bool) -> float:
         value = self._values.get(key)
         is_number = isinstance(value, int) if whole else isinstance(value, int | float)
-        if value is None or not is_number or isinstance(value, bool) or not 0 < value < math.inf:
+        if value is None or not is_number or isinstance(value, bool) or not 0 < value <= NUMBER_MAX:
             raise self.wrong(key, f"is {value!r}: give a {'whole number' if whole else 'number'} above 0")
         return float(value)

@@ -21,15 +21,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pyspark.sql.types import NumericType
+
 from penstock.errors import CommandFailed, ConfigError
-from penstock.spark.payload import Payload
 from penstock.spark.pipelines import report
 from penstock.spark.pipelines.checkpoint import claim
-from penstock.spark.pipelines.cluster import cluster, partitions_of
+from penstock.spark.pipelines.cluster import cluster, ids_of, partitions_of
 from penstock.spark.pipelines.detect import query as detect_query
 from penstock.spark.pipelines.detect.memory import BUCKETS
 from penstock.spark.pipelines.detect.query import ALERT, FORGOTTEN, METRICS, REASONS
-from penstock.spark.pipelines.detect.rules import Rules
+from penstock.spark.pipelines.detect.rules import Kind, Rules
 from penstock.spark.pipelines.progress import Progress, lag
 from penstock.spark.pipelines.running import Stop, failures_told, run
 from penstock.wire.cluster import LATEST
@@ -42,7 +43,6 @@ ROWS_PER_BATCH: Final = 200_000
 EVERY_S: Final = 1.0
 SUFFIX: Final = ".rejected"
 PARTITIONS: Final = 1
-RECORD_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
 
 Tell = Callable[[str], None]
 
@@ -131,6 +131,7 @@ def check(settings: DetectSettings) -> None:
     check_columns(settings.rules)
     with cluster(settings.access) as client:
         partitions_of(client, [settings.topic])
+        ids = ids_of(client, [settings.topic])
         for topic in (settings.alerts, settings.rejected_topic):
             client.create_topic(topic, PARTITIONS)
     claim(
@@ -141,22 +142,29 @@ def check(settings: DetectSettings) -> None:
             "alerts": settings.alerts,
             "buckets": str(BUCKETS),
         },
+        ids,
     )
 
 
 def check_columns(rules: Rules) -> None:
-    """CommandFailed if a rule is about a column that the values do not have."""
+    """CommandFailed if a rule is about a column that the values do not have, or sums what is no number."""
     try:
-        payload = Payload.from_options(detect_query.payload_options(rules.stream))
+        schema = detect_query.columns_of(rules.stream)
     except ConfigError as problem:
         raise CommandFailed(f"[stream] schema: {problem}") from problem
-    columns = [*RECORD_COLUMNS, *(payload.names() if payload is not None else ())]
     for column, wanted_by in rules.columns().items():
-        if column not in columns:
-            near = get_close_matches(column, columns, n=1, cutoff=0.6)
-            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(columns)}"
-            hint = "" if payload is not None else ". [stream] schema says which columns values have"
+        if column not in schema.names:
+            near = get_close_matches(column, schema.names, n=1, cutoff=0.6)
+            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(schema.names)}"
+            hint = ". [stream] schema says which columns values have" if rules.stream.schema is None else ""
             raise CommandFailed(f"{wanted_by}: there is no column {column}: {meant}{hint}")
+    for rule in rules.rules:
+        kind = schema[rule.field].dataType if rule.field is not None else None
+        if rule.kind is Kind.SUM and kind is not None and not isinstance(kind, NumericType):
+            raise CommandFailed(
+                f"rule {rule.name}, field: column {rule.field} is {kind.simpleString()}; "
+                "kind sum needs numbers, such as double or decimal(18,2)"
+            )
 
 
 def detect(spark: "SparkSession", settings: DetectSettings, stop: Stop, tell: Tell) -> DetectReport:

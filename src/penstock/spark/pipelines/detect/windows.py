@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.spark.pipelines.detect.rules import EVENTS_MAX, Kind, Rule
+from penstock.spark.pipelines.detect.rules import EVENTS_MAX, NUMBER_MAX, Kind, Rule
 
 DECIMALS: Final = 6
 """Of sums: 0.1 + 0.2 is 0.3 here."""
@@ -113,7 +113,8 @@ class _Sum:
 
 def _scaled(number: float) -> int:
     """Whole numbers: what is added and taken away again leaves no trace."""
-    return round(number * 10**DECIMALS)
+    # Larger ones are rejected (query.py), but a checkpoint of an earlier version may hold some.
+    return round(max(-NUMBER_MAX, min(number, NUMBER_MAX)) * 10**DECIMALS)
 
 
 class _Distinct:

@@ -10,6 +10,7 @@ its lag, and a process of its own if that is wanted. A stage that dies leaves th
     extract.py                           from files, tables and topics      (database*.py)
     transform.py, enrich.py              what happens to rows
     load.py                              to where they are wanted           (postgres*.py)
-    stage_topic.py                       writes a stage's topic, and not twice after a crash
+    stage_topic.py, stage_sink.py        writes a stage's topic, and not twice after a crash or a retry
+    address.py                           of databases, without a password where it is shown
     stages.py, run.py                    from a spec to running queries and a report
 """

@@ -18,10 +18,9 @@ import psycopg
 from psycopg import sql
 
 from penstock.errors import CommandFailed
-from penstock.spark.pipelines.etl.spec import without_password
+from penstock.spark.pipelines.etl.address import CONNECT_S, SQLITE, connect_postgres, without_password
 
 CHUNK_ROWS: Final = 10_000
-_CONNECT_S: Final = 10
 _PENDING_MAX: Final = 100
 
 
@@ -57,8 +56,8 @@ class Database(Protocol):
 def connect(url: str) -> Database:
     """CommandFailed if nobody answers."""
     try:
-        if url.startswith("sqlite:///"):
-            return Sqlite(url.removeprefix("sqlite:///"))
+        if url.startswith(SQLITE):
+            return Sqlite(url.removeprefix(SQLITE))
         return Postgres(url)
     except (psycopg.Error, sqlite3.Error) as problem:
         raise CommandFailed(
@@ -89,7 +88,7 @@ _DECIMAL_DIGITS_MAX: Final = 38
 
 class Postgres:
     def __init__(self, url: str) -> None:
-        self._connection = psycopg.connect(url, connect_timeout=_CONNECT_S, autocommit=True)
+        self._connection = connect_postgres(url, autocommit=True)
         self._connection.execute("set time zone 'UTC'")
         self._pending: list[tuple[int, str]] = []
         self._settled: str | None = None
@@ -188,7 +187,7 @@ def _postgres_type(column: psycopg.Column) -> str:
 
 class Sqlite:
     def __init__(self, path: str) -> None:
-        self._connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=_CONNECT_S)
+        self._connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=CONNECT_S)
         self._connection.execute("select 1 from sqlite_master limit 1")  # or it is no database
 
     def fields(self, table: str) -> list[Field]:

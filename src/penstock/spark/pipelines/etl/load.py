@@ -42,7 +42,10 @@ def check_target(spec: Spec, checkpoint: Path) -> None:
             postgres.connection(url).close()
 
 
-def lake_writer(rows: "DataFrame", target: ToLake, access: Mapping[str, str]) -> "DataStreamWriter":
+def lake_writer(
+    rows: "DataFrame", target: ToLake, topic: str, access: Mapping[str, str]
+) -> "DataStreamWriter":
+    """`topic` is where the rows come from: by its offsets the table knows them again."""
     columns = [name for name in rows.columns if name not in (COLUMN, "_record")]
     if set(OFFSET_COLUMNS) <= set(columns):
         raise CommandFailed(
@@ -50,13 +53,15 @@ def lake_writer(rows: "DataFrame", target: ToLake, access: Mapping[str, str]) ->
             "rename one in [transform]"
         )
     sink.register(rows.sparkSession)
-    good = diverted(rows.drop("_record"), access)
+    good = diverted(rows, access)
     return (
         good.writeStream.format(sink.NAME)
         .option("path", str(target.folder))
         .option("lakeFormat", target.format)
         .option("partitionBy", target.partition_by.value)
         .option("timestampColumn", target.time_column)
+        .option("recordTopic", topic)
+        .option("recordColumn", "_record")
     )
 
 

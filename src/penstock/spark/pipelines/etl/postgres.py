@@ -6,16 +6,17 @@ the target, and the number of the batch and the offsets of its rows are recorded
 
     penstock_batches     the last batch of each query
     penstock_offsets     one past the last offset that a target holds of each partition
-    penstock_staging_…   rows on their way; unlogged, emptied by each commit
+    penstock_staging_…   rows on their way; unlogged. A commit removes its own, and what is older than a day
 
-Rule 1: a batch that is recorded is not taken again. Who asks holds a lock on the query's row.
+Rule 1: a batch that is recorded is not taken again. Who asks holds a lock on the query's row. But if it has
+        rows that the target has not, the checkpoint is older than the target, and that is refused.
 Rule 2: rows of attempts that nobody told of are never taken.
 Rule 3: offsets that the target holds are refused, so that a new checkpoint does not bring all rows again.
-Rule 4: a row that PostgreSQL refuses is found by halves, and reported; the others are taken.
+Rule 4: a row that PostgreSQL refuses is found and reported; the others are taken.
+Rule 5: nobody is waited for longer than LOCK_S_MAX. A task that hangs in its COPY holds up no commit.
 """
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
@@ -23,13 +24,26 @@ from psycopg import sql
 
 from penstock.errors import CommandFailed
 from penstock.spark.lake.table import Span, check_spans
-from penstock.spark.pipelines.etl.spec import without_password
+from penstock.spark.pipelines.etl.address import connect_postgres, without_password
+from penstock.spark.pipelines.etl.postgres_taking import (
+    Refused,
+    StagedRow,
+    Target,
+    names,
+    of_attempts,
+    taken,
+    taking,
+    told,
+)
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-_CONNECT_S: Final = 10
+__all__ = ["Refused", "Staged", "StagedRow", "Target", "commit", "connection", "prepare", "stage"]
+
+LOCK_S_MAX: Final = 60
+ORPHAN_HOURS: Final = 24
 _SETUP: Final = """
     create table if not exists penstock_batches (
         query text primary key, batch bigint not null, rows bigint not null,
@@ -37,7 +51,6 @@ _SETUP: Final = """
     create table if not exists penstock_offsets (
         target text, topic text, part int, next bigint not null, primary key (target, topic, part))
 """
-_REFUSED: Final = (psycopg.DataError, psycopg.IntegrityError)
 _TYPES: Final = {
     "string": "text",
     "bigint": "bigint",
@@ -54,32 +67,6 @@ _TYPES: Final = {
 }
 
 
-class Target(NamedTuple):
-    """Plain values: sent to executors."""
-
-    url: str
-    table: str
-    columns: tuple[str, ...]
-    key: tuple[str, ...]
-    topic: str
-    """That rows are from."""
-
-    @property
-    def staging(self) -> sql.Identifier:
-        named = f"{self.table}/{self.topic}".encode()
-        return sql.Identifier(f"penstock_staging_{hashlib.sha256(named).hexdigest()[:16]}")
-
-    @property
-    def identifier(self) -> sql.Identifier:
-        return sql.Identifier(*self.table.split("."))
-
-
-class StagedRow(NamedTuple):
-    partition: int
-    offset: int
-    row: str
-
-
 class Staged(NamedTuple):
     """What one attempt of a task has copied."""
 
@@ -88,14 +75,14 @@ class Staged(NamedTuple):
     spans: dict[TopicPartition, Span]
 
 
-class Refused(NamedTuple):
-    row: StagedRow
-    reason: str
+class Numbered(NamedTuple):
+    query: str
+    batch: int
 
 
 def connection(url: str) -> "psycopg.Connection[tuple[Any, ...]]":
     try:
-        return psycopg.connect(url, connect_timeout=_CONNECT_S)
+        return connect_postgres(url)
     except psycopg.Error as problem:
         raise CommandFailed(
             f"cannot reach PostgreSQL at {without_password(url)}: {_sentence(problem)}"
@@ -103,14 +90,17 @@ def connection(url: str) -> "psycopg.Connection[tuple[Any, ...]]":
 
 
 def _sentence(problem: psycopg.Error) -> str:
-    told = problem.diag.message_primary or str(problem).strip().partition("\n")[0] or type(problem).__name__
-    return f"{told} ({problem.diag.message_detail})" if problem.diag.message_detail else told
+    first_line = str(problem).strip().partition("\n")[0]
+    return told(
+        problem.diag.message_primary or first_line or type(problem).__name__, problem.diag.message_detail
+    )
 
 
 def prepare(target: Target, schema: "StructType") -> None:
     """Make what is missing, the target too. CommandFailed if rows cannot go into the table."""
     staging = sql.SQL(
-        "create unlogged table if not exists {} (attempt text, part int, pos bigint, row text)"
+        "create unlogged table if not exists {} (attempt text, part int, pos bigint, row text, "
+        "staged_at timestamptz not null default now(), primary key (attempt, part, pos))"
     ).format(target.staging)
     try:
         with connection(target.url) as connected:
@@ -118,13 +108,13 @@ def prepare(target: Target, schema: "StructType") -> None:
             connected.execute(staging)
             connected.execute(_table_ddl(target, schema))
             found = connected.execute(sql.SQL("select * from {} limit 0").format(target.identifier))
-            names = [column.name for column in found.description or []]
-            if missing := [name for name in target.columns if name not in names]:
+            known = [column.name for column in found.description or []]
+            if missing := [name for name in target.columns if name not in known]:
                 raise CommandFailed(
                     f"the table {target.table} has no column {missing[0]}, which rows have: add it, "
                     "or leave it out in [transform]"
                 )
-            connected.execute(sql.SQL("explain {}").format(_taking(target, [], None)))
+            connected.execute(sql.SQL("explain {}").format(taking(target, of_attempts([]))))
     except psycopg.Error as problem:
         raise CommandFailed(
             f"rows cannot go into the table {target.table}: {_sentence(problem)}"
@@ -137,7 +127,7 @@ def _table_ddl(target: Target, schema: "StructType") -> sql.Composed:
         for field in schema
     ]
     if target.key:
-        columns.append(sql.SQL("primary key ({})").format(_names(target.key)))
+        columns.append(sql.SQL("primary key ({})").format(names(target.key)))
     return sql.SQL("create table if not exists {} ({})").format(
         target.identifier, sql.SQL(", ").join(columns)
     )
@@ -149,10 +139,6 @@ def _column_type(kind: "DataType") -> Any:
     if name.startswith("decimal"):
         return name.replace("decimal", "numeric")
     return _TYPES.get(name, "jsonb")
-
-
-def _names(names: Sequence[str]) -> sql.Composed:
-    return sql.SQL(", ").join(map(sql.Identifier, names))
 
 
 def stage(target: Target, attempt: str, rows: Iterator[StagedRow]) -> Staged:
@@ -177,24 +163,68 @@ def commit(
     target: Target, query: str, batch: int, staged: Sequence[Staged], bury: Callable[[list[Refused]], None]
 ) -> bool:
     """The driver's work. False if the table has the batch already. `bury` gets what was refused."""
-    with connection(target.url) as connected:
-        if _recorded(connected, query) >= batch:
-            return False
-        spans = _together(staged)
-        check_spans(spans, _ends(connected, target))
-        attempts = [each.attempt for each in staged]
-        _check_staged(connected, target, attempts, sum(each.rows for each in staged))
-        refused = list(_taken(connected, target, attempts))
-        if refused:
-            bury(refused)
-        rows = sum(each.rows for each in staged) - len(refused)
-        connected.execute(
-            "update penstock_batches set batch = %s, rows = rows + %s, committed_at = now() where query = %s",
-            (batch, rows, query),
-        )
-        _record_ends(connected, target, spans)
-        connected.execute(sql.SQL("truncate {}").format(target.staging))
+    try:
+        with connection(target.url) as connected:
+            connected.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(f"{LOCK_S_MAX}s")))
+            return _committed(connected, target, Numbered(query, batch), staged, bury)
+    except psycopg.errors.LockNotAvailable as problem:
+        raise CommandFailed(
+            f"somebody holds a lock that a commit to {target.table} needs, for more than {LOCK_S_MAX} s: "
+            "pg_stat_activity and pg_locks show who. Nothing was changed; end that session and start again"
+        ) from problem
+
+
+def _committed(
+    connected: "psycopg.Connection[Any]",
+    target: Target,
+    numbered: Numbered,
+    staged: Sequence[Staged],
+    bury: Callable[[list[Refused]], None],
+) -> bool:
+    recorded = _recorded(connected, numbered.query)
+    spans, name = _together(staged), _full_name(connected, target)
+    ends, attempts = _ends(connected, name, spans), [each.attempt for each in staged]
+    if recorded >= numbered.batch:
+        _check_held(target, numbered, spans, ends)
+        _remove(connected, target, attempts)
+        return False
+    check_spans(spans, ends)
+    rows = sum(each.rows for each in staged)
+    _check_staged(connected, target, attempts, rows)
+    refused = list(taken(connected, target, attempts))
+    if refused:
+        bury(refused)
+    connected.execute(
+        "update penstock_batches set batch = %s, rows = rows + %s, committed_at = now() where query = %s",
+        (numbered.batch, rows - len(refused), numbered.query),
+    )
+    _record_ends(connected, name, spans)
+    _remove(connected, target, attempts)
     return True
+
+
+def _remove(connected: "psycopg.Connection[Any]", target: Target, attempts: Sequence[str]) -> None:
+    """Not all, which somebody else may be about to commit; nor by truncate, which waits for tasks."""
+    gone = sql.SQL("delete from {} where attempt = any(%s) or staged_at < now() - make_interval(hours => %s)")
+    connected.execute(gone.format(target.staging), (list(attempts), ORPHAN_HOURS))
+
+
+def _check_held(
+    target: Target,
+    numbered: Numbered,
+    spans: Mapping[TopicPartition, Span],
+    ends: Mapping[TopicPartition, int],
+) -> None:
+    """A batch whose number is recorded must be one that was taken: else its rows would be lost in silence."""
+    for partition, span in spans.items():
+        if span.end > ends[partition]:
+            raise CommandFailed(
+                f"{target.table} has recorded batch {numbered.batch} of this query and holds "
+                f"{partition.topic}/{partition.partition} up to offset {ends[partition]}, and now was given "
+                f"rows up to offset {span.end} under that number: the checkpoint is older than the table, "
+                "and these rows would be left out. Nothing was changed; use the checkpoint that belongs to "
+                "the table, or another table"
+            )
 
 
 def _recorded(connected: "psycopg.Connection[Any]", query: str) -> int:
@@ -218,22 +248,39 @@ def _together(staged: Sequence[Staged]) -> dict[TopicPartition, Span]:
     return spans
 
 
-def _ends(connected: "psycopg.Connection[Any]", target: Target) -> dict[TopicPartition, int]:
+def _full_name(connected: "psycopg.Connection[Any]", target: Target) -> str:
+    """With its schema: orders and public.orders are one table."""
     found = connected.execute(
-        "select part, next from penstock_offsets where target = %s and topic = %s for update",
-        (target.table, target.topic),
-    )
-    return {TopicPartition(target.topic, part): int(end) for part, end in found}
+        "select nspname || '.' || relname from pg_class c join pg_namespace n on n.oid = c.relnamespace "
+        "where c.oid = %s::regclass",
+        (target.identifier.as_string(connected),),
+    ).fetchone()
+    assert found is not None, "a regclass is in pg_class"
+    return str(found[0])
+
+
+def _ends(
+    connected: "psycopg.Connection[Any]", name: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """And locked, until the transaction ends. Also where there was nothing: so a row is put there first."""
+    found = {}
+    for partition in sorted(partitions):
+        row = (name, *partition)
+        connected.execute("insert into penstock_offsets values (%s, %s, %s, 0) on conflict do nothing", row)
+        query = "select next from penstock_offsets where (target, topic, part) = (%s, %s, %s) for update"
+        end = connected.execute(query, row).fetchone()
+        assert end is not None, "it was put there"
+        found[partition] = int(end[0])
+    return found
 
 
 def _record_ends(
-    connected: "psycopg.Connection[Any]", target: Target, spans: Mapping[TopicPartition, Span]
+    connected: "psycopg.Connection[Any]", name: str, spans: Mapping[TopicPartition, Span]
 ) -> None:
     for partition, span in spans.items():
         connected.execute(
-            "insert into penstock_offsets values (%s, %s, %s, %s) "
-            "on conflict (target, topic, part) do update set next = excluded.next",
-            (target.table, partition.topic, partition.partition, span.end),
+            "update penstock_offsets set next = %s where (target, topic, part) = (%s, %s, %s)",
+            (span.end, name, *partition),
         )
 
 
@@ -249,79 +296,3 @@ def _check_staged(
             "PostgreSQL was restarted, or a second run of this stage goes on. "
             "Nothing was changed; start it again"
         )
-
-
-# Rows go from the staging table to the target
-
-
-Bounds = tuple[tuple[int, int], tuple[int, int]]
-"""Partition and offset of the first and of the last row."""
-
-
-def _taking(target: Target, attempts: Sequence[str], bounds: Bounds | None) -> sql.Composed:
-    """All rows of these attempts; those with the same key only once, the last of them."""
-    columns = sql.SQL(", ").join(sql.SQL("r.{}").format(sql.Identifier(name)) for name in target.columns)
-    keys = sql.SQL(", ").join(sql.SQL("r.{}").format(sql.Identifier(name)) for name in target.key)
-    within: sql.Composable = sql.SQL("")
-    if bounds is not None:
-        (first, last) = (sql.SQL(", ").join(map(sql.Literal, each)) for each in bounds)
-        within = sql.SQL(" and (part, pos) >= ({}) and (part, pos) <= ({})").format(first, last)
-    rows = sql.SQL(
-        "select {distinct} {columns} from {staging} s, "
-        "json_populate_record(null::{table}, s.row::json) r where attempt = any({attempts}){within} "
-        "order by {order}"
-    ).format(
-        distinct=sql.SQL("distinct on ({})").format(keys) if target.key else sql.SQL(""),
-        columns=columns,
-        staging=target.staging,
-        table=target.identifier,
-        attempts=sql.Literal(list(attempts)) + sql.SQL("::text[]"),
-        within=within,
-        order=keys + sql.SQL(", part desc, pos desc") if target.key else sql.SQL("part, pos"),
-    )
-    return sql.SQL("insert into {} ({}) {} {}").format(
-        target.identifier, _names(target.columns), rows, _on_conflict(target)
-    )
-
-
-def _on_conflict(target: Target) -> sql.Composable:
-    if not target.key:
-        return sql.SQL("")
-    others = [name for name in target.columns if name not in target.key]
-    key = _names(target.key)
-    if not others:
-        return sql.SQL("on conflict ({}) do nothing").format(key)
-    changes = sql.SQL(", ").join(
-        sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others
-    )
-    return sql.SQL("on conflict ({}) do update set {}").format(key, changes)
-
-
-def _taken(
-    connected: "psycopg.Connection[Any]", target: Target, attempts: Sequence[str]
-) -> Iterator[Refused]:
-    """What was not."""
-    try:
-        with connected.transaction():
-            connected.execute(_taking(target, attempts, None))
-        return
-    except _REFUSED:
-        query = sql.SQL("select part, pos, row from {} where attempt = any(%s) order by part, pos")
-        rows = [StagedRow(*row) for row in connected.execute(query.format(target.staging), (list(attempts),))]
-    yield from _taken_by_halves(connected, target, attempts, rows)
-
-
-def _taken_by_halves(
-    connected: "psycopg.Connection[Any]", target: Target, attempts: Sequence[str], rows: Sequence[StagedRow]
-) -> Iterator[Refused]:
-    bounds = (rows[0][:2], rows[-1][:2])
-    try:
-        with connected.transaction():
-            connected.execute(_taking(target, attempts, bounds))
-    except _REFUSED as problem:
-        if len(rows) == 1:
-            yield Refused(rows[0], f"PostgreSQL refuses it: {_sentence(problem)}")
-            return
-        middle = len(rows) // 2
-        yield from _taken_by_halves(connected, target, attempts, rows[:middle])
-        yield from _taken_by_halves(connected, target, attempts, rows[middle:])

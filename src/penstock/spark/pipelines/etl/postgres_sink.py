@@ -83,7 +83,7 @@ class PostgresWriter(DataSourceStreamArrowWriter):
             postgres.commit(self._target, told[0].query, batchId, staged, self._bury)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What is staged is nobody's, and gone with the next commit."""
+        """What is staged is nobody's, and a commit removes it when it is old."""
 
     def _bury(self, refused: Sequence[Refused]) -> None:
         letters = [self._letter(each) for each in refused]

@@ -15,15 +15,10 @@ import pyarrow as pa
 from penstock.spark.options import WriteSettings, write_settings
 from penstock.spark.payload import dead_letters
 from penstock.spark.payload.ddl import parse_ddl
-from penstock.spark.payload.dead_letters import (
-    COLUMN,
-    ERROR_HEADER,
-    OFFSET_HEADER,
-    PARTITION_HEADER,
-    TOPIC_HEADER,
-)
+from penstock.spark.payload.dead_letters import COLUMN, ERROR_HEADER
 from penstock.spark.payload.schema_files import SchemaFile
 from penstock.spark.payload.shapes import nullable_field
+from penstock.spark.pipelines.headers import headers_of, source_headers
 from penstock.spark.sink import write_rows
 
 if TYPE_CHECKING:
@@ -66,11 +61,7 @@ def parsed(records: "DataFrame", schema: "StructType", stage: str, dead_topic: s
             f.lit(f"the value is not a row of {schema.simpleString()}"),
         )
     )
-    source = {
-        TOPIC_HEADER: f.col("topic"),
-        PARTITION_HEADER: f.col("partition"),
-        OFFSET_HEADER: f.col("offset"),
-    }
+    source = source_headers(f.col("topic"))
     letter = letter_of(reason, stage, dead_topic, f.col("key"), f.col("value"), source)
     fields = [f.col(f"_row.`{name}`").alias(name) for name in schema.fieldNames()]
     place = f.struct("partition", "offset").alias("_record")
@@ -96,15 +87,11 @@ def letter_of(
     from pyspark.sql import functions as f
 
     said = {ERROR_HEADER: reason, STAGE_HEADER: f.lit(stage), **source}
-    headers = [
-        f.struct(f.lit(name).alias("key"), text.cast("string").cast("binary").alias("value"))
-        for name, text in said.items()
-    ]
     letter = f.struct(
         f.lit(dead_topic).alias("topic"),
         key.cast("binary").alias("key"),
         value.cast("binary").alias("value"),
-        f.array(*headers).alias("headers"),
+        headers_of(said).alias("headers"),
     )
     return f.when(reason.isNotNull(), letter).cast(dead_letters.TYPE)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines import report
 from penstock.spark.pipelines.checkpoint import claim
-from penstock.spark.pipelines.cluster import cluster, partitions_of
+from penstock.spark.pipelines.cluster import cluster, ids_of, partitions_of
 from penstock.spark.pipelines.etl.extract import check_source
 from penstock.spark.pipelines.etl.load import check_target
 from penstock.spark.pipelines.etl.spec import FromTopic, PythonFunction, Spec, ToTopic, place_of
@@ -77,8 +77,9 @@ def check(settings: EtlSettings) -> None:
         check_target(spec, settings.checkpoint("load"))
     with cluster(settings.access) as client:
         _make_topics(client, spec)
+        ids = {stage: ids_of(client, spec.topics_read(stage)) for stage in settings.stages}
     for stage in settings.stages:
-        claim(settings.checkpoint(stage), spec.described(stage))
+        claim(settings.checkpoint(stage), spec.described(stage), ids[stage])
 
 
 def _make_topics(client: ClusterClient, spec: Spec) -> None:
@@ -95,6 +96,7 @@ def _make_topics(client: ClusterClient, spec: Spec) -> None:
 
 def etl(spark: "SparkSession", settings: EtlSettings, stop: Stop, tell: Tell) -> EtlReport:
     """Until all is loaded that was there at the start (`once`), or until a stop is asked for."""
+    _check_session(spark)
     check(settings)
     began, buried = time.monotonic(), _buried(settings)
     progress = {stage: Progress(settings.spec.query_name(stage)) for stage in settings.stages}
@@ -116,6 +118,14 @@ def etl(spark: "SparkSession", settings: EtlSettings, stop: Stop, tell: Tell) ->
         dead_letter_topic=settings.spec.dead_letters,
         checkpoint=str(settings.spec.checkpoint),
     )
+
+
+def _check_session(spark: "SparkSession") -> None:
+    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
+        raise CommandFailed(
+            "spark.speculation is on: two attempts of a task at the same time would write rows of topics "
+            "twice. Leave it off for etl"
+        )
 
 
 def _started(spark: "SparkSession", settings: EtlSettings, stage: str) -> "StreamingQuery":

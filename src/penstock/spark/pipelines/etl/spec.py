@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.spark.lake.partitioning import PartitionBy
+from penstock.spark.pipelines.etl.address import without_password
 
 STAGES: Final = ("extract", "transform", "enrich", "load")
 
@@ -118,6 +119,12 @@ class Spec(NamedTuple):
         before = self.stages[: self.stages.index(stage)]
         return self.topics[before[-1]] if before else None
 
+    def topics_read(self, stage: str) -> list[str]:
+        topic = self.input_topic(stage)
+        if topic is None and isinstance(self.extract, FromTopic):
+            topic = self.extract.topic
+        return [] if topic is None else [topic]
+
     def described(self, stage: str) -> dict[str, str]:
         """Whose checkpoint it is: what must not change while it is used."""
         reads = self.input_topic(stage) or place_of(self.extract)
@@ -135,11 +142,3 @@ def place_of(end: Extract | Load) -> str:
             return f"topic {topic}"
         case ToLake(_, folder):
             return str(folder)
-
-
-def without_password(url: str) -> str:
-    """For messages and notes."""
-    scheme, separator, rest = url.partition("://")
-    credentials, at, place = rest.rpartition("@")
-    shown = f"{credentials.partition(':')[0]}@" if at else ""
-    return f"{scheme}{separator}{shown}{place.partition('?')[0]}"

@@ -5,7 +5,7 @@ asked for is unknown and refused, with the name that is near it.
 
 Rule 1: relative paths are below the folder of the file, wherever the command is run.
 Rule 2: `${NAME}` in an address stands for a variable of the environment, so that passwords stay out of
-        the file.
+        the file. No message has a part of an address in it.
 """
 
 import os
@@ -18,6 +18,14 @@ from typing import Any, Final
 
 from penstock.errors import CommandFailed, ConfigError
 from penstock.spark.lake.partitioning import PartitionBy
+from penstock.spark.pipelines.etl.address import (
+    SCHEMES,
+    SQLITE,
+    VARIABLE,
+    AddressWrong,
+    postgres_settings,
+    with_variables,
+)
 from penstock.spark.pipelines.etl.places import line_of
 from penstock.spark.pipelines.etl.rows import columns_of
 from penstock.spark.pipelines.etl.spec import (
@@ -38,10 +46,8 @@ from penstock.spark.pipelines.etl.spec import (
 )
 
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,200}", re.ASCII)
-_VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 _KINDS: Final = {str: "text in quotes", int: "a whole number", float: "a number", dict: "a table"}
 _FILE_FORMATS: Final = ("csv", "json", "parquet")
-_SCHEMES: Final = ("postgresql://", "postgres://", "sqlite:///")
 
 
 class SpecWrong(CommandFailed):
@@ -149,17 +155,18 @@ class Section:
     def address(self, key: str) -> str:
         """Of a database."""
         found = self.text(key, '"postgresql://${USER}@127.0.0.1/shop" or "sqlite:///shop.db"')
-
-        def of_environment(match: re.Match[str]) -> str:
-            if match[1] not in os.environ:
-                raise self.wrong(key, f"the variable {match[1]} is not set in the environment: set it")
-            return os.environ[match[1]]
-
-        found = _VARIABLE.sub(of_environment, found)
-        if not found.startswith(_SCHEMES):
-            raise self.wrong(key, f"must begin with one of {', '.join(_SCHEMES)}")
-        if found.startswith("sqlite:///"):
-            return f"sqlite:///{self.file.parent / found.removeprefix('sqlite:///')}"
+        names = VARIABLE.findall(found)
+        if missing := [name for name in names if name not in os.environ]:
+            raise self.wrong(key, f"the variable {missing[0]} is not set in the environment: set it")
+        found = with_variables(found, {name: os.environ[name] for name in names})
+        if not found.startswith(SCHEMES):
+            raise self.wrong(key, f"must begin with one of {', '.join(SCHEMES)}")
+        if found.startswith(SQLITE):
+            return f"{SQLITE}{self.file.parent / found.removeprefix(SQLITE)}"
+        try:
+            postgres_settings(found)
+        except AddressWrong as problem:
+            raise self.wrong(key, str(problem)) from problem
         return found
 
     def options(self, key: str) -> dict[str, str]:

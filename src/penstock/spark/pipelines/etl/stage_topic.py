@@ -8,10 +8,12 @@ of the rows that come now, as many equal ones are left out.
 Rule 1: rows that are not equal to what is there are written, whatever the reason. So nothing is ever lost;
         a transformation that gives other rows the second time has written both.
 Rule 2: rows are written in their order also when some are left out: one task does it then.
+Rule 3: a task that Spark tries again does the same for its own rows (`stage_sink.py`).
 Not covered: tasks of a run that died and still write, and dead letters, which are written at least once.
 """
 
 import json
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,13 +21,15 @@ from typing import TYPE_CHECKING, Final
 from penstock.spark.lake import disk
 from penstock.spark.payload.dead_letters import COLUMN
 from penstock.spark.pipelines.cluster import cluster, partitions_of
+from penstock.spark.pipelines.etl import stage_sink
 from penstock.spark.pipelines.etl.rows import json_of
+from penstock.spark.pipelines.etl.stage_sink import BATCH_HEADER, Begun
+from penstock.spark.table import HEADERS_TYPE
 from penstock.wire.cluster import LATEST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-BATCH_HEADER: Final = "penstock-batch"
 NOTES: Final = "penstock-outputs"
 _PLACE: Final = "_record"
 
@@ -41,24 +45,27 @@ class StageTopic:
         self._notes = checkpoint / NOTES
 
     def write(self, rows: "DataFrame", batch: int) -> None:
-        begun_at = self._begin(batch)
-        records = self._records(rows.drop(_PLACE), batch)
+        ends = self._ends()
+        begun_at = self._begin(batch, ends)
+        records = self._records(rows.drop(_PLACE))
         if begun_at is not None:
             records = self._without_written(records, batch, begun_at)
-        records.write.format("penstock").options(**self._access).mode("append").save()
+        begun = Begun(self._topic, f"{self._mark(batch)}{uuid.uuid4().hex[:8]}/", ends)
+        stage_sink.register(rows.sparkSession)
+        options = stage_sink.options_of(begun, self._access)
+        _marked(records, begun).write.format(stage_sink.NAME).options(**options).mode("append").save()
 
-    def _records(self, rows: "DataFrame", batch: int) -> "DataFrame":
-        """topic, key, value, headers: of rows, and of dead letters among them."""
+    def _records(self, rows: "DataFrame") -> "DataFrame":
+        """topic, key, value, headers: of rows, which have none yet, and of dead letters among them."""
         from pyspark.sql import functions as f
 
         has_key = self._key is not None and self._key in rows.columns
         key = f.col(self._key or "").cast("string").cast("binary") if has_key else f.lit(None).cast("binary")
-        header = f.struct(f.lit(BATCH_HEADER).alias("key"), f.lit(self._mark(batch)).alias("value"))
         record = {
             "topic": f.lit(self._topic),
             "key": key,
             "value": json_of(rows).cast("binary"),
-            "headers": f.array(header),
+            "headers": f.lit(None).cast(HEADERS_TYPE),
         }
         if COLUMN in rows.columns:
             is_good = f.col(COLUMN).isNull()
@@ -68,17 +75,17 @@ class StageTopic:
             }
         return rows.select(*(column.alias(name) for name, column in record.items()))
 
-    def _mark(self, batch: int) -> bytearray:
-        return bytearray(f"{self._query}/{batch}".encode())
+    def _mark(self, batch: int) -> str:
+        return f"{self._query}/{batch}/"
 
-    def _begin(self, batch: int) -> dict[str, dict[str, int]] | None:
+    def _begin(self, batch: int, ends: dict[str, int]) -> dict[str, dict[str, int]] | None:
         """Where the topic ended when the batch was begun before. None if it is begun now."""
         note = self._notes / f"{batch}.json"
         if note.exists():
             found: dict[str, dict[str, int]] = json.loads(note.read_bytes())
-            return {self._topic: {**dict.fromkeys(self._ends(), 0), **found[self._topic]}}
+            return {self._topic: {**dict.fromkeys(ends, 0), **found[self._topic]}}
         disk.make_folder(self._notes)
-        disk.create_once(note, json.dumps({self._topic: self._ends()}).encode())
+        disk.create_once(note, json.dumps({self._topic: ends}).encode())
         for older in self._notes.glob("*.json"):
             if int(older.stem) < batch:
                 older.unlink()
@@ -107,7 +114,8 @@ class StageTopic:
                 f.exists(
                     "headers",
                     lambda header: (
-                        (header["key"] == BATCH_HEADER) & (header["value"] == f.lit(self._mark(batch)))
+                        (header["key"] == BATCH_HEADER)
+                        & header["value"].cast("string").startswith(self._mark(batch))
                     ),
                 )
             )
@@ -129,3 +137,13 @@ class StageTopic:
             .sortWithinPartitions("_order")
             .select("topic", "key", "value", "headers")
         )
+
+
+def _marked(records: "DataFrame", begun: Begun) -> "DataFrame":
+    """With the header that names batch and task: those that are written, so nothing may be shuffled later."""
+    from pyspark.sql import functions as f
+
+    mark = f.concat(f.lit(begun.mark), f.spark_partition_id().cast("string")).cast("binary")
+    header = f.struct(f.lit(BATCH_HEADER).alias("key"), mark.alias("value"))
+    is_row = f.col("topic") == begun.topic
+    return records.withColumn("headers", f.when(is_row, f.array(header)).otherwise(f.col("headers")))

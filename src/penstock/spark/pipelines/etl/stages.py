@@ -70,7 +70,8 @@ def _writer(spark: "SparkSession", settings: EtlSettings, stage: str) -> "DataSt
         case "enrich", _:
             return rows.drop("_record").writeStream.foreachBatch(_enriching(spark, settings))
         case _, ToLake() as lake:
-            return lake_writer(rows, lake, access)
+            (topic,) = spec.topics_read(stage)
+            return lake_writer(rows, lake, topic, access)
         case _, ToPostgres():
             return postgres_writer(rows, schema, spec, access)
         case _:

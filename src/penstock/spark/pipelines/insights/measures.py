@@ -91,9 +91,7 @@ def loads(of: Range, partitions: Iterable[int], collect: Collect) -> Loads:
             F.unix_millis(F.min("timestamp")), F.unix_millis(F.max("timestamp"))
         )
     )[0]
-    if first_ms is None:
-        return Loads(tuple(map(PartitionLoad, partitions)), SECOND_MS, {})
-    slice_ms = slice_width(first_ms, last_ms)
+    slice_ms = SECOND_MS if first_ms is None else slice_width(first_ms, last_ms)
     rows = of.rows("key binary, value binary, partition int, timestamp timestamp")
     found = collect(
         rows.groupBy(_slice(slice_ms), "partition").agg(
@@ -117,8 +115,8 @@ def _partition_loads(found: Iterable[Any], partitions: Iterable[int]) -> tuple[P
             so_far.rows + row.rows,
             so_far.bytes + row.bytes,
             so_far.keyless + row.keyless,
-            row.oldest if oldest is None else min(oldest, row.oldest),
-            row.newest if newest is None else max(newest, row.newest),
+            min((each for each in (oldest, row.oldest) if each is not None), default=None),
+            max((each for each in (newest, row.newest) if each is not None), default=None),
         )
     return tuple(loads[number] for number in sorted(loads))
 
@@ -126,6 +124,8 @@ def _partition_loads(found: Iterable[Any], partitions: Iterable[int]) -> tuple[P
 def _slices(found: Iterable[Any]) -> dict[int, Slice]:
     slices: dict[int, Slice] = {}
     for row in found:
+        if row.slice is None:  # a time that Spark cannot hold
+            continue
         so_far = slices.get(row.slice, Slice(row.slice))
         slices[row.slice] = so_far._replace(rows=so_far.rows + row.rows, bytes=so_far.bytes + row.bytes)
     return slices
@@ -161,7 +161,7 @@ def delays(of: Range, made: Made | None, measured: Loads, collect: Collect) -> D
     before = Window.partitionBy("partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, 0)
     time_ms = F.unix_millis("timestamp")
     behind = F.max(time_ms).over(before) - time_ms
-    latency = F.lit(None).cast("bigint") if made is None else time_ms - _made_ms(made)
+    latency = F.lit(None).cast("bigint") if made is None else F.try_subtract(time_ms, _made_ms(made))
     each = (
         of.rows(columns)
         .select(_slice(measured.slice_ms), "timestampType", behind.alias(BEHIND), latency.alias(LATENCY))

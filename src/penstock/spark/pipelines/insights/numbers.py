@@ -122,10 +122,6 @@ class Measured(NamedTuple):
     def peak_bytes_per_s(self) -> float:
         return self.peak.bytes * 1000 / self.slice_ms
 
-    @property
-    def span_s(self) -> float:
-        return len(self.slices) * self.slice_ms / 1000
-
 
 def skew(loads: Sequence[float]) -> float:
     """The largest part against the mean: 1 is even."""

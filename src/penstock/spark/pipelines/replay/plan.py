@@ -144,9 +144,7 @@ def next_slice(record: Record, held: Iterable[Held], offsets_max: int) -> Slice 
     files = [
         each.path
         for each in pending
-        if (span := spans.get(each.partition)) is not None
-        and each.first < span.end
-        and each.last >= span.start
+        if (span := spans.get(each.partition)) is not None and each.first < span.end
     ]
     return Slice(spans, tuple(dict.fromkeys(files)))
 

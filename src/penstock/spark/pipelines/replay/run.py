@@ -18,8 +18,6 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import reduce
-from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -34,6 +32,7 @@ from penstock.spark.offsets import to_document
 from penstock.spark.options import write_settings
 from penstock.spark.pipelines.checkpoint import claim
 from penstock.spark.pipelines.cluster import cluster, partitions_of
+from penstock.spark.pipelines.headers import headers_of
 from penstock.spark.pipelines.jobs import GivenUp, done_by_spark
 from penstock.spark.pipelines.lake_rows import format_of, listed, rows_in
 from penstock.spark.pipelines.progress import Progress, Step
@@ -53,7 +52,7 @@ from penstock.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ROWS_PER_BATCH: Final = 500_000
 RECORD_FILE: Final = "replay.json"
@@ -303,12 +302,21 @@ class _Index:
 def _selected(spark: "SparkSession", settings: ReplaySettings, chosen: Slice) -> "DataFrame":
     """The rows of a slice, without those that are filtered out."""
 
-    def within(partition: TopicPartition) -> "Column":
-        span = chosen.spans[partition]
-        is_it = (F.col("topic") == partition.topic) & (F.col("partition") == partition.partition)
-        return is_it & (F.col("offset") >= span.start) & (F.col("offset") < span.end)
-
-    rows = rows_in(spark, chosen.files).where(reduce(or_, map(within, chosen.spans)))
+    spans = [(*partition, *span) for partition, span in chosen.spans.items()]
+    first = min(span.start for span in chosen.spans.values())
+    last = max(span.end for span in chosen.spans.values()) - 1
+    # Spark passes over what lies outside of all spans when it reads the files.
+    rows = rows_in(spark, chosen.files).where(F.col("offset").between(first, last))
+    # A table, for a condition on each of a thousand partitions would be too deep a tree for Spark.
+    columns = "topic string, partition int, start bigint, end bigint"
+    wanted = F.broadcast(spark.createDataFrame(spans, columns))
+    is_wanted = (
+        (rows["topic"] == wanted["topic"])
+        & (rows["partition"] == wanted["partition"])
+        & (rows["offset"] >= wanted["start"])
+        & (rows["offset"] < wanted["end"])
+    )
+    rows = rows.join(wanted, is_wanted, "left_semi")
     if settings.start.timestamp_ms is not None:
         rows = rows.where(F.col("timestamp") >= F.timestamp_millis(F.lit(settings.start.timestamp_ms)))
     if settings.end.timestamp_ms is not None:
@@ -325,15 +333,10 @@ def _selected(spark: "SparkSession", settings: ReplaySettings, chosen: Slice) ->
 
 def _records(rows: "DataFrame", settings: ReplaySettings) -> "DataFrame":
     """As they are to be written, in order."""
-    added = [
-        F.struct(
-            F.lit(f"{HEADERS}{name}").alias("key"), F.col(name).cast("string").cast("binary").alias("value")
-        )
-        for name in SOURCE
-    ]
+    added = headers_of({f"{HEADERS}{name}": F.col(name) for name in SOURCE})
     # Those of an earlier replay would say that it is a copy of something else.
     kept = F.filter("headers", lambda header: ~F.startswith(header["key"], F.lit(HEADERS)))
-    headers = F.concat(F.coalesce(kept, F.array().cast(rows.schema["headers"].dataType)), F.array(*added))
+    headers = F.concat(F.coalesce(kept, F.array().cast(rows.schema["headers"].dataType)), added)
     columns = [F.col("key"), F.col("value"), headers.alias("headers"), F.col("timestamp")]
     if settings.same_partitions:
         columns.append(F.col("partition"))

@@ -1,0 +1,133 @@
+"""Addresses of databases: read, shown without their password, and connected to.
+
+Strategy: an address of PostgreSQL is taken apart here, by the rules of libpq, and libpq gets its parts by
+name. What libpq says about an address that it cannot read quotes it, with the password in it.
+
+Rule 1: what is said about a wrong address names the rule it breaks and no part of it: with a sign that is
+        not written as %.., any part may be a piece of the password.
+Rule 2: only an address that was understood is shown.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+import psycopg
+
+from penstock.errors import CommandFailed
+
+CONNECT_S: Final = 10
+SQLITE: Final = "sqlite:///"
+SCHEMES: Final = ("postgresql://", "postgres://", SQLITE)
+VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
+_NOT_QUOTED: Final = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
+_HOST: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:@\[\]]*)(?::(?P<port>\d*))?")
+_REMEDY: Final = (
+    "Write it as postgresql://user:password@host:port/database, and / @ : ? # & % in a name or a password "
+    "as %2F %40 %3A %3F %23 %26 %25"
+)
+
+
+class AddressWrong(CommandFailed):
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"the address of the database cannot be read: {problem}. {_REMEDY}")
+
+
+class _Parts(NamedTuple):
+    user: str
+    password: str
+    hosts: str
+    database: str
+    settings: str
+    """All as they are written."""
+
+
+def _parts(url: str) -> _Parts:
+    scheme = next((each for each in SCHEMES if url.startswith(each)), None)
+    if scheme is None or scheme == SQLITE:
+        raise AddressWrong("it does not begin with postgresql://")
+    rest = url.removeprefix(scheme)
+    user = password = ""
+    # An @ behind a / belongs to no user.
+    if "@" in rest.partition("/")[0]:
+        credentials, _, rest = rest.partition("@")
+        user, _, password = credentials.partition(":")
+    place, _, settings = rest.partition("?")
+    hosts, _, database = place.partition("/")
+    if "@" in place or "/" in database:
+        raise AddressWrong("it has an @ or a / too many")
+    if _NOT_QUOTED.search(url):
+        raise AddressWrong("it has a % that no two digits follow")
+    return _Parts(user, password, hosts, database, settings)
+
+
+def postgres_settings(url: str) -> dict[str, str]:
+    """As libpq names them. AddressWrong if it is no address."""
+    parts = _parts(url)
+    found = {"user": parts.user, "password": parts.password, "dbname": parts.database}
+    found = {name: unquote(value) for name, value in found.items()}
+    hosts = [_HOST.fullmatch(each) for each in parts.hosts.split(",")]
+    if any(each is None for each in hosts):
+        raise AddressWrong("what should be a host and a port is none")
+    found["host"] = ",".join(unquote(each["host"].strip("[]")) for each in hosts if each)
+    ports = [each["port"] or "" for each in hosts if each]
+    found["port"] = ",".join(ports) if any(ports) else ""
+    return {name: value for name, value in (found | _settings(parts.settings)).items() if value}
+
+
+def _settings(text: str) -> dict[str, str]:
+    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+    found: dict[str, str] = {}
+    for each in text.split("&") if text else []:
+        name, equals, value = each.partition("=")
+        if not equals or "=" in value:
+            raise AddressWrong("behind the ? stand no settings, as in ?sslmode=require&user=me")
+        if (name, value) == ("ssl", "true"):
+            name, value = "sslmode", "require"
+        if name not in known:
+            raise AddressWrong("behind the ? stands the name of a setting that PostgreSQL does not know")
+        found[name] = unquote(value)
+    return found
+
+
+def connect_postgres(url: str, *, autocommit: bool = False) -> "psycopg.Connection[tuple[Any, ...]]":
+    """AddressWrong, or psycopg.Error if nobody answers."""
+    settings: dict[str, Any] = {"connect_timeout": CONNECT_S, **postgres_settings(url)}
+    return psycopg.connect(autocommit=autocommit, **settings)
+
+
+def without_password(url: str) -> str:
+    """For messages and notes."""
+    if url.startswith(SQLITE):
+        return url
+    try:
+        postgres_settings(url)
+    except AddressWrong:
+        return "postgresql://..."
+    parts = _parts(url)
+    user = f"{parts.user}@" if parts.user else ""
+    database = f"/{parts.database}" if parts.database else ""
+    return f"{url.partition('://')[0]}://{user}{parts.hosts}{database}"
+
+
+def with_variables(template: str, variables: Mapping[str, str]) -> str:
+    """`${NAME}` replaced. Where it is the user, the password or a setting, as an address has to have it."""
+    if VARIABLE.fullmatch(template) is not None or template.startswith(SQLITE):
+        return VARIABLE.sub(lambda match: variables[match[1]], template)
+    start = template.find("://") + len("://")
+    credentials_end = template.find("@", start, _first_slash(template, start))
+    settings_start = template.find("?", max(credentials_end, start))
+
+    def replaced(match: re.Match[str]) -> str:
+        value = variables[match[1]]
+        is_credential = match.start() < credentials_end
+        is_setting = settings_start >= 0 and match.start() > settings_start
+        return quote(value, safe="") if is_credential or is_setting else value
+
+    return VARIABLE.sub(replaced, template)
+
+
+def _first_slash(text: str, start: int) -> int:
+    found = text.find("/", start)
+    return len(text) if found < 0 else found

@@ -1,0 +1,175 @@
+"""Rows on their way from a staging table to the target, and those among them that PostgreSQL refuses.
+
+Strategy: all rows in one statement. If that is refused, halves of them, and so on; pieces of ROWS_SINGLY are
+taken row by row, in PostgreSQL itself. So one bad row among many costs about one more pass over them, and if
+all are bad, each costs what a row costs there: no request and no search.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+ROWS_SINGLY: Final = 1_000
+REFUSED: Final = (psycopg.DataError, psycopg.IntegrityError)
+_RESULT: Final = "penstock.refused"
+"""A setting of the session, which needs no right to make anything: a block of code returns nothing itself."""
+_ROW_BY_ROW: Final = """
+declare
+    penstock_row record;
+    penstock_detail text;
+    penstock_refused jsonb[] := '{{}}';
+begin
+    for penstock_row in
+        select s.attempt, s.part, s.pos, s.row from {staging} s where {some} order by s.part, s.pos
+    loop
+        begin
+            {taking};
+        exception when data_exception or integrity_constraint_violation then
+            get stacked diagnostics penstock_detail = pg_exception_detail;
+            penstock_refused := array_append(penstock_refused, jsonb_build_array(
+                penstock_row.part, penstock_row.pos, penstock_row.row, sqlerrm, penstock_detail));
+        end;
+    end loop;
+    perform set_config({result}, to_jsonb(penstock_refused)::text, true);
+end
+"""
+
+
+class Target(NamedTuple):
+    """Plain values: sent to executors."""
+
+    url: str
+    table: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    topic: str
+    """That rows are from."""
+
+    @property
+    def staging(self) -> sql.Identifier:
+        named = f"{self.table}/{self.topic}".encode()
+        return sql.Identifier(f"penstock_staging_{hashlib.sha256(named).hexdigest()[:16]}")
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        return sql.Identifier(*self.table.split("."))
+
+
+class StagedRow(NamedTuple):
+    partition: int
+    offset: int
+    row: str
+
+
+class Refused(NamedTuple):
+    row: StagedRow
+    reason: str
+
+
+Place = tuple[int, int]
+"""Partition and offset."""
+
+
+def told(message: str, detail: str | None) -> str:
+    return f"{message} ({detail})" if detail else message
+
+
+def names(given: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, given))
+
+
+def taking(target: Target, some: sql.Composable) -> sql.Composed:
+    """The statement for those rows of the staging table `s`; of those with the same key only the last."""
+    columns = sql.SQL(", ").join(sql.SQL("r.{}").format(sql.Identifier(name)) for name in target.columns)
+    keys = sql.SQL(", ").join(sql.SQL("r.{}").format(sql.Identifier(name)) for name in target.key)
+    rows = sql.SQL(
+        "select {distinct} {columns} from {staging} s, "
+        "json_populate_record(null::{table}, s.row::json) r where {some} order by {order}"
+    ).format(
+        distinct=sql.SQL("distinct on ({})").format(keys) if target.key else sql.SQL(""),
+        columns=columns,
+        staging=target.staging,
+        table=target.identifier,
+        some=some,
+        order=keys + sql.SQL(", s.part desc, s.pos desc") if target.key else sql.SQL("s.part, s.pos"),
+    )
+    return sql.SQL("insert into {} ({}) {} {}").format(
+        target.identifier, names(target.columns), rows, _on_conflict(target)
+    )
+
+
+def _on_conflict(target: Target) -> sql.Composable:
+    if not target.key:
+        return sql.SQL("")
+    others = [name for name in target.columns if name not in target.key]
+    key = names(target.key)
+    if not others:
+        return sql.SQL("on conflict ({}) do nothing").format(key)
+    changes = sql.SQL(", ").join(
+        sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others
+    )
+    return sql.SQL("on conflict ({}) do update set {}").format(key, changes)
+
+
+def of_attempts(attempts: Sequence[str]) -> sql.Composed:
+    return sql.SQL("s.attempt = any({}::text[])").format(sql.Literal(list(attempts)))
+
+
+def _between(attempts: Sequence[str], first: Place, last: Place) -> sql.Composed:
+    return sql.SQL("{} and (s.part, s.pos) >= ({}) and (s.part, s.pos) <= ({})").format(
+        of_attempts(attempts), *(sql.SQL(", ").join(map(sql.Literal, place)) for place in (first, last))
+    )
+
+
+def taken(connected: "psycopg.Connection[Any]", target: Target, attempts: Sequence[str]) -> Iterator[Refused]:
+    """What was not."""
+    try:
+        with connected.transaction():
+            connected.execute(taking(target, of_attempts(attempts)))
+        return
+    except REFUSED:
+        query = sql.SQL("select s.part, s.pos from {} s where {} order by s.part, s.pos")
+        places: list[Place] = connected.execute(
+            query.format(target.staging, of_attempts(attempts))
+        ).fetchall()
+        # What a planner does not know of a table that was just filled, it guesses: all rows, each time.
+        connected.execute(sql.SQL("analyze {}").format(target.staging))
+    yield from _taken_by_halves(connected, target, attempts, places)
+
+
+def _taken_by_halves(
+    connected: "psycopg.Connection[Any]", target: Target, attempts: Sequence[str], places: Sequence[Place]
+) -> Iterator[Refused]:
+    middle = len(places) // 2
+    for half in (places[:middle], places[middle:]):
+        if not half:
+            continue
+        some = _between(attempts, half[0], half[-1])
+        try:
+            with connected.transaction():
+                connected.execute(taking(target, some))
+        except REFUSED:
+            if len(half) > ROWS_SINGLY:
+                yield from _taken_by_halves(connected, target, attempts, half)
+            else:
+                yield from _taken_singly(connected, target, some)
+
+
+def _taken_singly(
+    connected: "psycopg.Connection[Any]", target: Target, some: sql.Composable
+) -> Iterator[Refused]:
+    this_row = sql.SQL(
+        "(s.attempt, s.part, s.pos) = (penstock_row.attempt, penstock_row.part, penstock_row.pos)"
+    )
+    code = sql.SQL(_ROW_BY_ROW).format(
+        staging=target.staging, some=some, taking=taking(target, this_row), result=sql.Literal(_RESULT)
+    )
+    connected.execute(sql.SQL("do {}").format(sql.Literal(code.as_string(connected))))
+    found = connected.execute("select current_setting(%s)", (_RESULT,)).fetchone()
+    assert found is not None, "such a query has one row"
+    for part, pos, row, message, detail in json.loads(found[0]):
+        yield Refused(StagedRow(part, pos, row), f"PostgreSQL refuses it: {told(message, detail)}")

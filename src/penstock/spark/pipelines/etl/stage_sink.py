@@ -1,0 +1,156 @@
+"""`format("penstock-stage")`: what a task writes of a batch to a topic, and not again if it is tried again.
+
+Every record names its task in a header. A task that was tried before reads what is in the topic behind the
+place where the write began, and of its rows leaves out as many equal ones as it finds of its own. Equal ones,
+and not the first so many: after a shuffle, rows come in another order.
+
+Rule: a first attempt reads nothing, so that a write costs what it costs without all this.
+Not covered: an attempt that Spark has given up and that still writes beside the next one; a whole stage of a
+             plan that is run again, whose attempts are counted from 0; a broker that wrote and could not say
+             so, whereupon the client sends once more.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from penstock.spark.options import write_settings
+from penstock.spark.pipelines.cluster import cluster, partitions_of
+from penstock.spark.records.decode import Columns, Decoder
+from penstock.spark.sink import Written, check_columns, write_rows
+from penstock.types import Offset, TopicPartition
+from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME: Final = "penstock-stage"
+BATCH_HEADER: Final = "penstock-batch"
+_COLUMNS: Final = Columns(timestamp=False, timestamp_type=False)
+
+
+class Begun(NamedTuple):
+    """One write of one batch. Plain values: sent to executors."""
+
+    topic: str
+    mark: str
+    """Of all its records, behind which stands the number of the task."""
+    ends: dict[str, int]
+    """Where the topic ended, by partition."""
+
+    def mark_of(self, task: int) -> bytes:
+        return f"{self.mark}{task}".encode()
+
+
+def register(spark: "SparkSession") -> None:
+    spark.dataSource.register(StageSink)
+
+
+def options_of(begun: Begun, access: Mapping[str, str]) -> dict[str, str]:
+    """As text, which all options are."""
+    return {"begun": json.dumps(begun), "access": json.dumps(dict(access))}
+
+
+class StageSink(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def writer(self, schema: StructType, overwrite: bool) -> "StageWriter":
+        return StageWriter(self.options, schema)
+
+
+class StageWriter(DataSourceArrowWriter):
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._begun = Begun(*json.loads(options["begun"]))
+        self._access: dict[str, str] = json.loads(options["access"])
+        self._settings = write_settings(self._access)
+        check_columns(schema, self._settings)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "Spark calls this within a task"
+        if context.attemptNumber() > 0:
+            with cluster(self._access) as client:
+                written = written_by(client, self._begun, context.partitionId())
+            iterator = unwritten(iterator, self._begun.topic, written)
+        return write_rows(self._settings, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Everything is written already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What is written stays, and is left out when the batch is run again (`stage_topic.py`)."""
+
+
+Counts = Counter[bytes]
+"""How often there is a row, by a digest of its key and value."""
+
+
+def written_by(client: ClusterClient, begun: Begun, task: int) -> Counts:
+    """What earlier attempts of the task have written."""
+    partitions = partitions_of(client, [begun.topic])
+    first = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
+    ends = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=False)
+    found = Counts()
+    for partition in partitions:
+        start = Offset(max(begun.ends.get(str(partition.partition), 0), first[partition][0]))
+        _count(found, client, partition, (start, ends[partition][0]), begun.mark_of(task))
+    return found
+
+
+def _count(
+    found: Counts,
+    client: ClusterClient,
+    partition: TopicPartition,
+    bounds: tuple[Offset, Offset],
+    mark: bytes,
+) -> None:
+    start, end = bounds
+    if start >= end:
+        return
+    decoder = Decoder(_COLUMNS, read_committed=False)
+    for fetched in client.fetch(partition, start, end, read_committed=False):
+        for piece in decoder.decode(fetched, start, end):
+            assert piece.keys is not None, "it was asked for"
+            assert piece.values is not None, "it was asked for"
+            assert piece.headers is not None, "it was asked for"
+            mine = _rows_marked(piece.headers, mark)
+            keys, values = piece.keys.take(mine).to_pylist(), piece.values.take(mine).to_pylist()
+            found.update(map(_digest, keys, values))
+
+
+def _rows_marked(headers: pa.ListArray, mark: bytes) -> pa.Array:
+    flat = headers.flatten()
+    names, values = flat.field("key"), flat.field("value")
+    is_mark = pc.and_(pc.equal(names, BATCH_HEADER), pc.equal(values, pa.scalar(mark, values.type)))
+    return pc.list_parent_indices(headers).filter(is_mark)
+
+
+def _digest(key: bytes | None, value: bytes | None) -> bytes:
+    sizes = f"{-1 if key is None else len(key)},{-1 if value is None else len(value)},".encode()
+    return hashlib.blake2b(sizes + (key or b"") + (value or b""), digest_size=16).digest()
+
+
+def unwritten(batches: Iterator[pa.RecordBatch], topic: str, written: Counts) -> Iterator[pa.RecordBatch]:
+    """The rows that are not there yet. Those for other topics, which are dead letters, all."""
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in ("topic", "key", "value"))
+        yield batch.filter(pa.array([_is_new(row, topic, written) for row in zip(*columns, strict=True)]))
+
+
+def _is_new(row: tuple[str, bytes | None, bytes | None], topic: str, written: Counts) -> bool:
+    digest = _digest(*row[1:])
+    if row[0] != topic or not written[digest]:
+        return True
+    written[digest] -= 1
+    return False

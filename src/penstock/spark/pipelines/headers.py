@@ -1,0 +1,28 @@
+"""Headers of records as columns: names, and texts that rows say."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from penstock.spark.payload.dead_letters import OFFSET_HEADER, PARTITION_HEADER, TOPIC_HEADER
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+def headers_of(said: "Mapping[str, Column]") -> "Column":
+    """As `format("penstock")` writes them, in this order."""
+    from pyspark.sql import functions as f
+
+    return f.array(
+        *(
+            f.struct(f.lit(name).alias("key"), text.cast("string").cast("binary").alias("value"))
+            for name, text in said.items()
+        )
+    )
+
+
+def source_headers(topic: "Column") -> "dict[str, Column]":
+    """Which record a row was; columns `partition` and `offset` say it."""
+    from pyspark.sql import functions as f
+
+    return {TOPIC_HEADER: topic, PARTITION_HEADER: f.col("partition"), OFFSET_HEADER: f.col("offset")}
