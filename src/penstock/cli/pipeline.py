@@ -2,7 +2,8 @@
 
 Needs `pip install 'penstock[spark]'`. Nothing of Spark is imported before a pipeline is run.
 
-Rule: progress goes to stderr, the report to stdout. A stop by Ctrl-C or SIGTERM is a success.
+Rule: progress goes to stderr, the report to stdout. A stop by Ctrl-C or SIGTERM is a success, unless all was
+      asked for (`--once`) and something is left.
 """
 
 from collections.abc import Iterator
@@ -78,7 +79,10 @@ def session(name: str, master: str, settings: dict[str, str]) -> Iterator[tuple[
 
     note(f"{name}: starting Spark on {master}")
     try:
-        with spark_session(name, master, settings, log_level="OFF") as spark, stop_on_signals(note) as stop:
+        with (
+            spark_session(name, master, settings, log_level="OFF", quiet=True) as spark,
+            stop_on_signals(note) as stop,
+        ):
             yield spark, stop, note
     except ConnectionError as problem:  # it cannot be stopped, because it is gone
         raise SparkEnded from problem
@@ -115,3 +119,13 @@ def print_report(report: Any, *, as_json: bool) -> None:
         json_line(report.document())
     else:
         typer.echo("\n".join(report.lines()))
+
+
+def tell_if_cut_short(stop: Any, *, once: bool) -> None:
+    """Who asked for all of it and did not get it learns so by the exit code."""
+    from penstock.cli.main import EXIT_INTERRUPTED
+    from penstock.cli.output import note
+
+    if once and stop.cut_short:
+        note("stopped before the end: the same command goes on")
+        raise typer.Exit(EXIT_INTERRUPTED)

@@ -19,6 +19,7 @@ from penstock.cli.pipeline import (
     print_report,
     session,
     spark_is_installed,
+    tell_if_cut_short,
 )
 
 if TYPE_CHECKING:
@@ -112,3 +113,4 @@ def archive(
     with session(wanted.query_name, master, spark_settings) as (spark, stop, tell):
         report = run_archive(spark, wanted, stop, tell)
     print_report(report, as_json=as_json)
+    tell_if_cut_short(stop, once=once)

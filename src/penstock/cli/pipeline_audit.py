@@ -132,7 +132,7 @@ def _audited(wanted: "AuditSettings", master: str, spark_settings: dict[str, str
     note(f"audit: starting Spark on {master}")
     try:
         with (
-            spark_session("audit", master, spark_settings, log_level="OFF") as spark,
+            spark_session("audit", master, spark_settings, log_level="OFF", quiet=True) as spark,
             stop_at_once_on_signals() as stop,
         ):
             return run_audit(spark, wanted, stop, note)

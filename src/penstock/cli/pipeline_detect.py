@@ -16,6 +16,7 @@ from penstock.cli.pipeline import (
     print_report,
     session,
     spark_is_installed,
+    tell_if_cut_short,
 )
 
 if TYPE_CHECKING:
@@ -89,3 +90,4 @@ def detect(
     with session(wanted.query_name, master, spark_settings) as (spark, stop, tell):
         report = run_detect(spark, wanted, stop, tell)
     print_report(report, as_json=as_json)
+    tell_if_cut_short(stop, once=once)

@@ -15,6 +15,7 @@ from penstock.cli.pipeline import (
     print_report,
     session,
     spark_is_installed,
+    tell_if_cut_short,
 )
 
 if TYPE_CHECKING:
@@ -86,3 +87,4 @@ def etl(
     with session(name, master, spark_settings) as (spark, stop, tell):
         report = run_etl(spark, wanted, stop, tell)
     print_report(report, as_json=as_json)
+    tell_if_cut_short(stop, once=once)

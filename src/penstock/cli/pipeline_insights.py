@@ -91,7 +91,7 @@ def insights(
     note(f"insights: starting Spark on {master}")
     try:
         with (
-            spark_session("insights", master, spark_settings, log_level="OFF") as spark,
+            spark_session("insights", master, spark_settings, log_level="OFF", quiet=True) as spark,
             stop_at_once_on_signals() as stop,
         ):
             report = run_insights(spark, wanted, plan, stop, note)

@@ -11,11 +11,12 @@ Rule 2: settings that the caller gives win over the ones here, which are for one
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ConfigError
 from penstock.spark.jvm import ensure_java
+from penstock.spark.quiet import reason_in, said, stderr_kept
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,9 +43,10 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     *,
     log_level: str = "ERROR",
+    quiet: bool = False,
 ) -> Iterator["SparkSession"]:
-    """A session that is stopped when the block ends."""
-    spark = start_session(app_name, master, settings, log_level=log_level)
+    """A session that is stopped when the block ends. If `quiet`, Java writes nothing to the terminal."""
+    spark = start_session(app_name, master, settings, log_level=log_level, quiet=quiet)
     try:
         yield spark
     finally:
@@ -57,8 +59,9 @@ def start_session(
     settings: Mapping[str, str] | None = None,
     *,
     log_level: str = "ERROR",
+    quiet: bool = False,
 ) -> "SparkSession":
-    """ConfigError if what Spark needs is not installed."""
+    """ConfigError if what Spark needs is not installed, or it does not start."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -70,6 +73,23 @@ def start_session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in {**local, **_SETTINGS, **(settings or {})}.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = _started(builder, master, quiet=quiet)
     spark.sparkContext.setLogLevel(log_level)
     return spark
+
+
+def _started(builder: "SparkSession.Builder", master: str, *, quiet: bool) -> "SparkSession":
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    with stderr_kept() if quiet else nullcontext() as kept:
+        try:
+            return builder.getOrCreate()
+        except (PySparkException, Py4JError) as problem:
+            why = (
+                reason_in(str(problem)) if kept is None else reason_in(said(kept)) or reason_in(str(problem))
+            )
+            raise ConfigError(
+                f"Spark does not start on {master}: {why or 'no reason was given'}. "
+                "Check the address of the master and the settings of Spark"
+            ) from problem

@@ -41,6 +41,8 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked = 0
+        self.cut_short = False
+        """Whether something was left undone because of it."""
 
     def ask(self) -> None:
         self.asked += 1
@@ -123,6 +125,7 @@ def _end(query: "StreamingQuery") -> None:
 
 def _finish(query: "StreamingQuery", progress: Progress, stop: Stop, tell: Callable[[str], None]) -> None:
     """Wait for the batch that runs now, but not for the one after it."""
+    stop.cut_short = True
     batches = progress.batches
     while query.isActive and query.status["isTriggerActive"] and stop.asked == 1:
         _tell_news(query, progress, tell)

@@ -102,8 +102,10 @@ def etl(spark: "SparkSession", settings: EtlSettings, stop: Stop, tell: Tell) ->
     progress = {stage: Progress(settings.spec.query_name(stage)) for stage in settings.stages}
     if settings.once:
         for stage in settings.stages:
-            if not stop.asked:
-                run(_started(spark, settings, stage), progress[stage], stop, tell)
+            if stop.asked:
+                stop.cut_short = True
+                break
+            run(_started(spark, settings, stage), progress[stage], stop, tell)
     else:
         with failures_told():
             queries = [_started(spark, settings, stage) for stage in settings.stages]
