@@ -55,7 +55,7 @@ class Plans(NamedTuple):
 
 def check(settings: AuditSettings) -> Plans:
     """All that can be found wrong without Spark, and what is to be compared."""
-    if settings.lake is None and not settings.ids:
+    if settings.lake is None and not settings.ids and not settings.against:
         raise ConfigError(
             "there is nothing to audit: give --lake DIR, or --id to say by what records are known, "
             "with --against TOPIC or without"
