@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ConfigError
+from penstock.spark.home import quick_home
 from penstock.spark.jvm import ensure_java
 from penstock.spark.quiet import reason_in, said, stderr_kept
 
@@ -82,7 +83,7 @@ def _started(builder: "SparkSession.Builder", master: str, *, quiet: bool) -> "S
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
-    with stderr_kept() if quiet else nullcontext() as kept:
+    with quick_home(master), stderr_kept() if quiet else nullcontext() as kept:
         try:
             return builder.getOrCreate()
         except (PySparkException, Py4JError) as problem:
