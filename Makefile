@@ -84,9 +84,9 @@ bench: setup
 bench-spark: setup
 	$(BIN)/python -m benchmarks.spark_run $(ARGS)
 
-#   make kills    kill Spark, its workers and the broker many times while topics are archived (KILLS=12 SEED=1)
+#   make kills    kill Spark, executors, stages and the broker under pipelines (KILLS=12 SEED=1); ten minutes
 kills: setup
-	PENSTOCK_KILLS=$(KILLS) PENSTOCK_SEED=$(SEED) $(BIN)/python -m pytest -s tests/spark/test_archive_kills.py
+	PENSTOCK_KILLS=$(KILLS) PENSTOCK_SEED=$(SEED) $(BIN)/python -m pytest -s -m campaign tests/spark
 
 #   make sim      run the log in a simulated world (SEED=1 SEEDS=100)
 sim: setup

@@ -1,17 +1,17 @@
-"""A program that archives one topic to a lake of each format at the same time, and then ends.
+"""A program that archives one topic to a lake of each of some formats at the same time, and then ends.
 
-It is what the tests kill: one Spark, three queries. Run as a module, with the brokers, the topic, a folder
-and the number of rows in a batch.
+It is what the tests kill: one Spark, a query for each. Run as a module, with the brokers, the topic, a
+folder, the number of rows in a batch, and the formats.
 """
 
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from penstock.errors import CommandFailed
-from penstock.spark.lake.description import FORMATS
 from penstock.spark.pipelines.archive import ArchiveReport, ArchiveSettings, archive
 from penstock.spark.pipelines.running import Stop
 from penstock.spark.session import spark_session
@@ -32,14 +32,14 @@ def run_one(spark: SparkSession, wanted: ArchiveSettings) -> ArchiveReport:
     return archive(spark, wanted, Stop(), print)
 
 
-def main(bootstrap: str, topic: str, folder: Path, rows: int) -> int:
+def main(bootstrap: str, topic: str, folder: Path, rows: int, formats: Sequence[str]) -> int:
     failures = 0
     # A task whose worker is killed is run again, as on a cluster.
     with spark_session("archives", "local[2,4]", log_level="OFF") as spark:
-        with ThreadPoolExecutor(len(FORMATS)) as threads:
+        with ThreadPoolExecutor(len(formats)) as threads:
             runs = [
                 threads.submit(run_one, spark, settings(bootstrap, topic, folder, form, rows))
-                for form in FORMATS
+                for form in formats
             ]
         for run in runs:
             try:
@@ -51,4 +51,4 @@ def main(bootstrap: str, topic: str, folder: Path, rows: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])))
+    sys.exit(main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]), sys.argv[5:]))

@@ -2,7 +2,7 @@
 or there twice: in a lake of each format, compared with the topic.
 
 Points are not moments that pass by chance: somebody watches for a file that a task, a commit or Spark itself
-makes, and kills as soon as it is there. PENSTOCK_KILLS says how many runs are killed; the default is short.
+makes, and kills as soon as it is there. A campaign kills PENSTOCK_KILLS runs that write all formats at once.
 """
 
 import os
@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -20,8 +20,9 @@ import pytest
 from penstock.spark.lake.description import FORMATS
 from tests.integration.broker_process import BrokerProcess
 from tests.spark.archive_topics import Audit, Producing, audited
+from tests.spark.spark_cluster import command_line, processes_of
 
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "2"))
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "4"))
 SEED = int(os.environ.get("PENSTOCK_SEED", "1"))
 ROWS = 6_000
 ROWS_PER_BATCH = 1_000
@@ -40,11 +41,11 @@ MOMENTS = {
 class Driver:
     """The program, in a session of its own so that all of its processes can be found."""
 
-    def __init__(self, bootstrap: str, topic: str, folder: Path, log: Path) -> None:
+    def __init__(self, bootstrap: str, topic: str, folder: Path, log: Path, formats: Sequence[str]) -> None:
         command = [sys.executable, "-m", "tests.spark.archive_driver", bootstrap, topic, str(folder)]
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [*command, str(ROWS_PER_BATCH)],
+                [*command, str(ROWS_PER_BATCH), *formats],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -57,7 +58,7 @@ class Driver:
 
     def others(self, words: str) -> list[int]:
         """Its processes whose command line has these words, oldest first."""
-        return [pid for pid in processes_of_session(self.process.pid) if words in command_line(pid)]
+        return [pid for pid in processes_of(self.process.pid) if words in command_line(pid)]
 
     def kill(self, pids: list[int]) -> bool:
         for pid in pids:
@@ -66,24 +67,8 @@ class Driver:
         return bool(pids)
 
     def end(self) -> None:
-        self.kill(processes_of_session(self.process.pid))
+        self.kill(processes_of(self.process.pid))
         self.process.wait()
-
-
-def processes_of_session(session: int) -> list[int]:
-    found = []
-    for entry in os.listdir("/proc"):
-        with suppress(ProcessLookupError, FileNotFoundError, PermissionError):
-            if entry.isdigit() and os.getsid(int(entry)) == session:
-                found.append(int(entry))
-    return sorted(found)
-
-
-def command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
 
 
 def made(folder: Path, moment: str) -> set[Path]:
@@ -115,7 +100,7 @@ class Trouble:
             "broker": self._kill_broker,
             "python": lambda: driver.kill([driver.process.pid]),
             "spark": lambda: driver.kill(driver.others("org.apache.spark.deploy.SparkSubmit")),
-            "all": lambda: driver.kill(processes_of_session(driver.process.pid)),
+            "all": lambda: driver.kill(processes_of(driver.process.pid)),
         }
         if strikes[victim]():
             self.seen.append(victim)
@@ -150,15 +135,24 @@ def run_through(start: Callable[[], Driver], stack: ExitStack, log: Path) -> Non
     raise AssertionError(f"no run of {RUNS_MAX} got to its end:\n{log.read_text()[-5_000:]}")
 
 
+def test_no_record_is_lost_or_doubled_when_all_is_killed_once(tmp_path: Path, broker: BrokerProcess) -> None:
+    kill_and_compare(tmp_path, broker, 1, ("parquet",))
+
+
+@pytest.mark.campaign
 @pytest.mark.timeout(SECONDS_MAX * (KILLS + RUNS_MAX))
 def test_no_record_is_lost_or_doubled_whatever_is_killed(tmp_path: Path, broker: BrokerProcess) -> None:
+    kill_and_compare(tmp_path, broker, KILLS, FORMATS)
+
+
+def kill_and_compare(tmp_path: Path, broker: BrokerProcess, kills: int, formats: Sequence[str]) -> None:
     chance = random.Random(SEED)
     topic = Producing(broker.bootstrap, "killed")
     folder, log = tmp_path / "lake", tmp_path / "driver.log"
     trouble = Trouble(broker)
-    start: Callable[[], Driver] = lambda: Driver(broker.bootstrap, topic.topic, folder, log)  # noqa: E731
+    start: Callable[[], Driver] = lambda: Driver(broker.bootstrap, topic.topic, folder, log, formats)  # noqa: E731
     with ExitStack() as stack:
-        for number in range(KILLS):
+        for number in range(kills):
             topic.produce(ROWS)
             driver = start()
             stack.callback(driver.end)
@@ -170,6 +164,6 @@ def test_no_record_is_lost_or_doubled_whatever_is_killed(tmp_path: Path, broker:
             # Nobody waits for what is left of it to end: the next one may meet it.
         run_through(start, stack, log)
         ends = topic.ends()
-        outcome = {form: audited(folder / form, ends) for form in FORMATS}
-    assert outcome == dict.fromkeys(FORMATS, Audit(KILLS * ROWS, 0, 0)), trouble.seen
+        outcome = {form: audited(folder / form, ends) for form in formats}
+    assert outcome == dict.fromkeys(formats, Audit(kills * ROWS, 0, 0)), trouble.seen
     print(f"killed: {trouble.seen}")

@@ -6,12 +6,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
+from penstock.cli.client_app import app
 from penstock.errors import CommandFailed, ConfigError
 from penstock.spark.lake.description import FORMATS
 from penstock.spark.lake.table import Batch, DataFile
@@ -239,27 +242,31 @@ def test_a_wrong_condition_is_said(spark: "SparkSession", running: Broker, topic
         audited(spark, wanted)
 
 
-def command(running: Broker, topic: str, folder: Path, *more: str) -> list[str]:
-    words = ["pipeline", "audit", "--topic", topic, "--lake", str(folder), "--bootstrap", running.bootstrap]
-    return [sys.executable, "-m", "penstock", *words, "--master", "local[1]", *more]
+def words(running: Broker, topic: str, folder: Path) -> list[str]:
+    what = ["pipeline", "audit", "--topic", topic, "--lake", str(folder)]
+    return [*what, "--bootstrap", running.bootstrap, "--master", "local[1]"]
 
 
-def test_the_command_ends_with_3_if_there_is_a_violation(running: Broker, topic: str, tmp_path: Path) -> None:
+def test_the_command_ends_with_3_if_there_is_a_violation(
+    spark: "SparkSession", running: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The Spark of these tests is started already, and is not to be stopped.
+    monkeypatch.setattr("penstock.spark.session.spark_session", lambda *_, **__: nullcontext(spark))
     table = make_lake(tmp_path / "lake", "parquet", topic, SPANS)
     Path(table.paths()[0]).unlink()
-    words = command(running, topic, table.folder, "--offsets-only")
-    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
-    assert done.returncode == 3, done.stderr
+    done = CliRunner().invoke(app, [*words(running, topic, table.folder), "--offsets-only"])
+    assert done.exit_code == 3, done.stderr
     assert f"VIOLATION  lost: {topic}/0: 100 records are not in the table (offsets 0 to 99)" in done.stdout
     assert "verdict" in done.stdout
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.campaign
 def test_ctrl_c_leaves_no_verdict(running: Broker, topic: str, tmp_path: Path) -> None:
     table = make_lake(tmp_path / "lake", "parquet", topic, SPANS)
     with (tmp_path / "stderr").open("w") as stderr:
         process = subprocess.Popen(
-            command(running, topic, table.folder),
+            [sys.executable, "-m", "penstock", *words(running, topic, table.folder)],
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,

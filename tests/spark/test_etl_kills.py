@@ -21,6 +21,7 @@ import pytest
 from penstock.testing import Broker
 from tests.spark.etl_runs import count_of, records_of, written
 from tests.spark.postgres_server import postgres_server
+from tests.spark.spark_cluster import command_line, processes_of
 from tests.spark.topics import create, fill
 
 SECONDS_MAX = 240.0
@@ -70,15 +71,10 @@ class Stages:
             )
 
     def pids(self) -> list[int]:
-        found = []
-        for entry in os.listdir("/proc"):
-            with suppress(ProcessLookupError, FileNotFoundError, PermissionError):
-                if entry.isdigit() and os.getsid(int(entry)) == self.process.pid:
-                    found.append(int(entry))
-        return found
+        return processes_of(self.process.pid)
 
     def java(self) -> int:
-        return next(pid for pid in self.pids() if b"SparkSubmit" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        return next(pid for pid in self.pids() if "SparkSubmit" in command_line(pid))
 
     def kill(self) -> None:
         for pid in self.pids():
@@ -116,6 +112,7 @@ def produce(running: Broker, start: int) -> None:
         fill(running, "killed-orders", [b'{"id": %d}' % number for number in numbers], partition=partition)
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(900)
 def test_each_row_arrives_once_although_stages_are_killed(
     running: Broker, postgres: str, tmp_path: Path

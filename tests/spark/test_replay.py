@@ -249,6 +249,7 @@ def test_a_folder_with_strange_signs_and_a_missing_file(
         check(settings)
 
 
+@pytest.mark.campaign
 def test_killed_in_the_middle_it_goes_on_where_it_was(
     spark: "SparkSession", running: Broker, original: Original, tmp_path: Path
 ) -> None:

@@ -136,6 +136,7 @@ def rows_of(folder: Path) -> list[tuple[int, int]]:
     return [pair for each in rows for pair in zip(*(c.to_pylist() for c in each.columns), strict=True)]
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(900)
 def test_pipelines_run_on_a_cluster_that_loses_an_executor(
     spark: "SparkSession", broker: BrokerProcess, cluster: SparkCluster, tmp_path: Path

@@ -1,6 +1,6 @@
 """The folder that Spark starts from on one machine: the one that pip installed, but for a zip file.
 
-Spark points its Python processes to a zip file with its own modules, ahead of those that pip installed. Python
+Spark points its Python processes to a zip file with its own modules, ahead of what pip installed. Python
 keeps nothing compiled of a zip file, so each of the dozen processes that a small query starts compiles Spark
 again: about 0.7 s of processor time each. In a folder of links without the zip file, Python finds the
 installed modules, which are the same ones.
