@@ -83,6 +83,7 @@ def session(name: str, master: str, settings: dict[str, str]) -> Iterator[tuple[
             spark_session(name, master, settings, log_level="OFF", quiet=True) as spark,
             stop_on_signals(note) as stop,
         ):
+            note(f"{name}: Spark {spark.version} has started; the first batch takes longer than others")
             yield spark, stop, note
     except ConnectionError as problem:  # it cannot be stopped, because it is gone
         raise SparkEnded from problem

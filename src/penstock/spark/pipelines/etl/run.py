@@ -58,7 +58,7 @@ class EtlReport(NamedTuple):
         shown: dict[str, report.Value] = {"from": self.source, "to": self.target}
         for stage, told in self.stages.items():
             behind = f", {told.lag:,} behind" if told.lag is not None else ""
-            shown[stage] = f"{told.rows:,} rows in {told.batches:,} batches{behind}"
+            shown[stage] = f"{told.rows:,} rows, batches: {told.batches:,}{behind}"
         letters = f"{self.dead_letters:,} in topic {self.dead_letter_topic}" if self.dead_letters else None
         rest: dict[str, report.Value] = {"dead letters": letters, "seconds": self.seconds}
         return report.lines({**shown, **rest, "checkpoint": self.checkpoint})
