@@ -21,7 +21,6 @@ Files, in Kafka's layout, in a folder named topic-partition:
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.errors import StorageFailed, StorageFull
@@ -67,13 +66,6 @@ class Flush(NamedTuple):
     """How many of the files are none of a segment."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogView(SegmentView):
-    """A segment of a log, and which of its forms is meant: compaction may give it another."""
-
-    generation: int
-
-
 class PartitionLog:
     def __init__(self, disk: Disk, folder: str, settings: LogSettings) -> None:
         self.disk = disk
@@ -99,8 +91,6 @@ class PartitionLog:
         """A cleaned segment was decided on and those it stands for are still here: none may go."""
         self._generation = 0
         """How often compaction has rewritten segments since the log was opened."""
-        self._generations: dict[Segment, int] = {}
-        """When those that are here were written; others were found so or appended."""
         self._folder_made = False
         self._folder_is_ours = False
         self._dirty: list[Segment] = []
@@ -312,27 +302,15 @@ class PartitionLog:
         following = bisect_right(self.segments, segment.base_offset, key=lambda s: s.base_offset)
         return self.segments[following].base_offset
 
-    def view(self, segment: Segment) -> LogView:
-        seen = segment.view(self.settings.index_interval_bytes)
-        return LogView(
-            disk=seen.disk,
-            log_path=seen.log_path,
-            index_path=seen.index_path,
-            time_index_path=seen.time_index_path,
-            base_offset=seen.base_offset,
-            size_bytes=seen.size_bytes,
-            index_interval_bytes=seen.index_interval_bytes,
-            indexes=seen.indexes,
-            generation=self._generations.get(segment, 0),
-        )
+    def view(self, segment: Segment) -> SegmentView:
+        return segment.view(self.settings.index_interval_bytes)
 
     def is_current(self, view: SegmentView) -> bool:
         """False if the segment was removed since the view was made, or rewritten by compaction."""
-        assert isinstance(view, LogView), "it was made by `view`"
         segment = self.segment_holding(view.base_offset)
         return (
             segment.base_offset == view.base_offset
-            and self._generations.get(segment, 0) == view.generation
+            and segment.generation == view.generation
             and segment.size_bytes >= view.size_bytes  # less: the log was cut and opened again
         )
 
@@ -440,7 +418,7 @@ class PartitionLog:
             self._forget(segment)
         self.segments = [*self.segments[:first], cleaned, *self.segments[first + len(old) :]]
         self._generation += 1
-        self._generations[cleaned] = self._generation
+        cleaned.generation = self._generation
 
     def advance_start(self, offset: Offset) -> None:
         assert self.log_start_offset <= offset <= self.log_end_offset
@@ -458,7 +436,6 @@ class PartitionLog:
         if segment in self._dirty:
             self._dirty.remove(segment)
         self._rebuilt.pop(segment, None)
-        self._generations.pop(segment, None)
         segment.dirty = False
         segment.abandon_file()
         if self.shared is not None:

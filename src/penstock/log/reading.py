@@ -47,6 +47,8 @@ class SegmentView:
     base_offset: Offset
     size_bytes: int
     """Nothing past this position is looked at: it may be in the middle of being written."""
+    generation: int
+    """Which form of the segment this is: compaction may put another in its place."""
     index_interval_bytes: int
     indexes: Indexes | None
     """None: they are on disk."""

@@ -52,6 +52,7 @@ class Segment:
         "dirty",
         "first_timestamp",
         "folder",
+        "generation",
         "index_entries_stored",
         "shelf",
         "size_bytes",
@@ -69,6 +70,8 @@ class Segment:
         self.cut_unsynced = False
         """What was left of a refused batch was cut off, and nothing was appended since."""
         self.first_timestamp: int | None = None
+        self.generation = 0
+        """Which rewriting by compaction since the log was opened made it; 0: it was found so or appended."""
         self.index_entries_stored = 0
         self.time_entries_stored = 0
         self.shelf: FileShelf | None = None
@@ -218,6 +221,7 @@ class Segment:
             time_index_path=self.path(TIME_INDEX_SUFFIX),
             base_offset=self.base_offset,
             size_bytes=self.size_bytes,
+            generation=self.generation,
             index_interval_bytes=index_interval_bytes,
             indexes=Indexes(self.index, self.time_index) if self.has_index else None,
         )
