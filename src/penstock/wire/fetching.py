@@ -98,6 +98,7 @@ class _Asked(NamedTuple):
     broker: Broker
     pending: Pending[FetchResponse]
     size: int
+    topic_id: TopicId
 
 
 class Fetching:
@@ -120,6 +121,7 @@ class Fetching:
         self._bytes_per_offset = float(_BYTES_PER_OFFSET_GUESSED)
         self._bytes_floor = 0
         self._topic_id: TopicId | None = None
+        """Of the topic that has answered. What a client remembers from earlier may be a topic before it."""
         self._ahead: _Asked | None = None
 
     def run(self, start: Offset) -> Iterator[Fetched]:
@@ -145,6 +147,7 @@ class Fetching:
             self._ahead = None
             answer = self._session.wait(asked.broker, asked.pending)
             data = self._judge(answer, position, patience)
+            self._topic_id = asked.topic_id
             found = self._taken(data, position, asked.size)
         except Failed as failed:
             named = failed.trouble._replace(what=f"at offset {position}: {failed.trouble.what}")
@@ -179,7 +182,7 @@ class Fetching:
                 version=broker.version_of(FETCH, newest=_NAMED_UP_TO) if named_only else None,
             ),
         )
-        return _Asked(broker, pending, size)
+        return _Asked(broker, pending, size, leader.topic_id)
 
     def _request(self, position: Offset, leader: Leader, size: int) -> FetchRequest:
         topic, number = self._partition
@@ -195,9 +198,7 @@ class Fetching:
         )
 
     def _check_identity(self, leader: Leader) -> None:
-        if self._topic_id is None:
-            self._topic_id = leader.topic_id
-        if leader.topic_id != self._topic_id:
+        if self._topic_id is not None and leader.topic_id != self._topic_id:
             raise TopicReplaced(
                 f"fetching {self._partition} failed: topic {self._partition.topic} was deleted and made anew "
                 "while it was read; what was to be read is gone. Start again with the new one."

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as some
 
 from penstock.limits import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
@@ -149,6 +149,7 @@ def test_a_line_has_a_gap_where_nothing_is_known() -> None:
     assert [len(points.split()) for points in lines] == [1, 2]
 
 
+@example(name="", values=[5e-324])
 @given(name=some.text(max_size=50), values=some.lists(some.floats(0, 1e15), max_size=70))
 def test_any_text_and_any_numbers_make_a_plot(name: str, values: list[float]) -> None:
     name = "".join(letter for letter in name if letter.isprintable())

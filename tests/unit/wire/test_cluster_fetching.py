@@ -226,6 +226,19 @@ def test_a_topic_made_anew_is_not_read_as_the_old_one(client: ClusterClient, clu
         fetch(client, 0, 100)
 
 
+def test_what_is_remembered_of_an_earlier_topic_is_no_reason_not_to_read(
+    client: ClusterClient, cluster: FakeCluster
+) -> None:
+    log = Log(10)
+    gone = fetch_answer(PartitionData(error_code=ErrorCode.UNKNOWN_TOPIC_ID))
+    cluster.brokers[0].on(FETCH, log.serve)
+    assert joined(fetch(client, 0, 100)) == b"".join(log.batches)
+    cluster.topic_id = TopicId(b"another topic id")
+    cluster.brokers[0].on(FETCH, gone, log.serve)
+
+    assert joined(fetch(client, 0, 100)) == b"".join(log.batches)
+
+
 def test_a_batch_larger_than_was_asked_for_is_asked_for_again(
     client: ClusterClient, cluster: FakeCluster
 ) -> None:

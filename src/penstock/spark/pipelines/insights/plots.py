@@ -6,6 +6,7 @@ Rule: every text from outside is escaped. Keys of records may be anything.
 """
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Final, NamedTuple
@@ -90,7 +91,7 @@ def bar_plot(title: str, bars: Sequence[Bar], form: Format, *, mean: float | Non
 
 def nice_ceiling(value: float) -> float:
     """The next of 1, 2, 2.5, 5 and 10 times a power of ten."""
-    if value <= 0 or not math.isfinite(value):
+    if value < sys.float_info.min or not math.isfinite(value):  # less, and dividing by it gives anything
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next((step * power for step in (1, 2, 2.5, 5, 10) if value <= step * power), 10 * power)
