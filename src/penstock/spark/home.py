@@ -26,26 +26,41 @@ PARTS: Final = ("bin", "conf", "jars", "sbin")
 @contextmanager
 def quick_home(master: str, environment: MutableMapping[str, str] = os.environ) -> Iterator[None]:
     """A Java that is started in this block has SPARK_HOME set to such a folder."""
-    python = environment.get("PYSPARK_PYTHON", sys.executable)
-    if not master.startswith("local") or "SPARK_HOME" in environment or python != sys.executable:
+    home = None
+    if master.startswith("local") and "SPARK_HOME" not in environment and _is_this_python(environment):
+        # Where there is no cache, or no home for one, the user has none of this and all of Spark.
+        with suppress(OSError, RuntimeError):
+            installed = installed_home()
+            home = None if installed is None else linked_home(installed, cache_folder(environment))
+    if home is None:
         yield
         return
-    with suppress(OSError):
-        environment["SPARK_HOME"] = str(linked_home(installed_home(), cache_folder(environment)))
+    environment["SPARK_HOME"] = str(home)
     try:
         yield
     finally:
         environment.pop("SPARK_HOME", None)
 
 
-def installed_home() -> Path:
+def _is_this_python(environment: MutableMapping[str, str]) -> bool:
+    names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+    return all(environment.get(name, sys.executable) == sys.executable for name in names)
+
+
+def installed_home() -> Path | None:
+    """The one that PySpark would start; None if it is not where pip puts it: then Pythons may need the zip."""
     import pyspark
+    from pyspark.find_spark_home import _find_spark_home
 
-    return Path(pyspark.__file__).resolve().parent
+    home, package = Path(_find_spark_home()).resolve(), Path(pyspark.__file__).resolve().parent
+    return home if package in (home, *home.parents) else None
 
 
-def linked_home(installed: Path, cache: Path) -> Path:
-    """One for each Spark that is installed. Whoever else makes the same one makes the same links."""
+def linked_home(installed: Path, cache: Path) -> Path | None:
+    """One for each Spark that is installed. Whoever else makes the same one makes the same links.
+
+    None if it would not be a Spark, or not that one.
+    """
     home = cache / f"spark-{zlib.crc32(os.fsencode(installed)):08x}"
     home.mkdir(parents=True, exist_ok=True)
     for part in PARTS:
@@ -54,4 +69,5 @@ def linked_home(installed: Path, cache: Path) -> Path:
         elif not (home / part).is_symlink():
             with suppress(FileExistsError):
                 (home / part).symlink_to(installed / part)
-    return home
+    is_whole = all((home / part).samefile(installed / part) for part in ("bin", "jars"))
+    return home if is_whole and (home / "bin" / "spark-submit").is_file() else None

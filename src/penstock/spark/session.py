@@ -70,6 +70,7 @@ def start_session(
     ensure_java()
     # Executors would otherwise run whatever `python3` is where they are.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    master = (settings or {}).get("spark.master", master)
     local = _ON_THIS_MACHINE if master.startswith("local") else {}
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in {**local, **_SETTINGS, **(settings or {})}.items():
