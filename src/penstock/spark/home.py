@@ -48,7 +48,7 @@ def _is_this_python(environment: MutableMapping[str, str]) -> bool:
 
 
 def installed_home() -> Path | None:
-    """The one that PySpark would start; None if it is not where pip puts it: then Pythons may need the zip."""
+    """The one that PySpark would start; None if it is not where pip puts it."""
     import pyspark
     from pyspark.find_spark_home import _find_spark_home
 
