@@ -163,6 +163,9 @@ def test_an_old_checkpoint_an_old_table_and_a_new_topic_are_refused(
     shutil.move(tmp_path / "lake-1", tmp_path / "lake")
     with pytest.raises(CommandFailed, match=r"^the table lacks 100 offsets of archive-old/0 before 200"):
         archived(spark, wanted)
+    shutil.rmtree(tmp_path / "lake" / "_penstock" / "log")
+    with pytest.raises(CommandFailed, match=r"^the table lacks 200 offsets of archive-old/0 before 200"):
+        archived(spark, wanted)
 
     shutil.rmtree(tmp_path / "lake")
     shutil.move(tmp_path / "lake-2", tmp_path / "lake")

@@ -59,7 +59,7 @@ from penstock.spark.reading import read_range, record_bytes
 from penstock.spark.source import RangePartition, payload_of
 from penstock.spark.table import Table
 from penstock.spark.workers import settle
-from penstock.types import TopicId, TopicPartition
+from penstock.types import NO_TOPIC_ID, TopicId, TopicPartition
 from penstock.wire.cluster import ClusterClient
 
 if TYPE_CHECKING:
@@ -244,8 +244,9 @@ class Planner:
         return self._found
 
     def _compare_ids(self, ids: Mapping[str, TopicId]) -> None:
-        changed = [topic for topic, now in ids.items() if self._ids.get(topic, now) != now]
-        self._ids |= ids
+        known = {topic: now for topic, now in ids.items() if now != NO_TOPIC_ID}  # not all brokers have them
+        changed = [topic for topic, now in known.items() if self._ids.get(topic, now) != now]
+        self._ids |= known
         self._made_anew.update(changed)
         report_losses([f"topic {topic} was deleted and made anew" for topic in changed], self._settings)
 

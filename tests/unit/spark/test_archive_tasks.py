@@ -1,5 +1,6 @@
 """What an archive's tasks hand each other: ranges, from which the records are read."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.spark.discovery import DataLost
@@ -115,20 +117,64 @@ def test_what_was_not_read_again_is_told_by_its_range(running: Broker, tmp_path:
 
 
 def test_a_table_that_is_older_than_its_checkpoint_is_refused(running: Broker, tmp_path: Path) -> None:
-    schema = pa.schema([("offset", pa.int64())])
-
-    def told(start: int, end: int) -> Written:
-        return Written("query", (), {PARTITION: Span(start, end)}, schema)
-
     strict = writer_for(running, tmp_path / "lake", "gone")
-    strict.commit([told(0, 10)], 0)
-    strict.commit([told(10, 20)], 1)
+    strict.commit(told({PARTITION: Span(0, 10)}), 0)
+    strict.commit(told({PARTITION: Span(10, 20)}), 1)
     with pytest.raises(LakeRefused, match=r"the table lacks 5 offsets of gone/0 before 25, .* is older than"):
-        strict.commit([told(25, 30)], 2)
+        strict.commit(told({PARTITION: Span(25, 30)}), 2)
     lenient = writer_for(running, tmp_path / "lake", "gone", failOnDataLoss="false")
-    lenient.commit([told(25, 30)], 2)
+    lenient.commit(told({PARTITION: Span(25, 30)}), 2)
     with open_table(tmp_path / "lake") as table:
         assert table.recorded("query").lost == 5
+
+
+def told(spans: dict[TopicPartition, Span]) -> list[WriterCommitMessage | None]:
+    """What a task says that has read these offsets and found no rows."""
+    return [Written("query", (), spans, pa.schema([("offset", pa.int64())]))]
+
+
+def test_a_table_from_before_a_partition_was_archived_is_refused(running: Broker, tmp_path: Path) -> None:
+    create(running, "restored", partitions=2)
+    fill(running, "restored", numbered(100))
+    fill(running, "restored", numbered(60), partition=1)
+    first, second = TopicPartition("restored", 0), TopicPartition("restored", 1)
+    lake, backup = tmp_path / "lake", tmp_path / "backup"
+    strict = writer_for(running, lake, "restored")
+    strict.commit(told({first: Span(0, 100)}), 0)
+    shutil.copytree(lake, backup)
+    strict.commit(told({second: Span(0, 50)}), 1)
+    shutil.rmtree(lake)
+    shutil.copytree(backup, lake)
+    with pytest.raises(LakeRefused, match=r"the table lacks 50 offsets of restored/1 before 50, .* older"):
+        strict.commit(told({second: Span(50, 60)}), 2)
+    lenient = writer_for(running, lake, "restored", failOnDataLoss="false")
+    lenient.commit(told({second: Span(50, 60)}), 2)
+    with open_table(lake) as table:
+        assert table.recorded("query").lost == 50
+        assert table.ends([first, second]) == {first: 100, second: 60}
+
+
+def test_a_table_whose_log_is_gone_is_refused(running: Broker, tmp_path: Path) -> None:
+    create(running, "forgotten")
+    fill(running, "forgotten", numbered(50))
+    partition = TopicPartition("forgotten", 0)
+    strict = writer_for(running, tmp_path / "lake", "forgotten")
+    strict.commit(told({partition: Span(0, 40)}), 0)
+    shutil.rmtree(tmp_path / "lake" / "_delta_log")
+    with pytest.raises(LakeRefused, match=r"the table lacks 40 offsets of forgotten/0 before 40"):
+        strict.commit(told({partition: Span(40, 50)}), 1)
+
+
+def test_an_archive_begins_where_the_topic_begins(running: Broker, tmp_path: Path) -> None:
+    create(running, "later")
+    fill(running, "later", numbered(50))
+    admin = AdminClient({"bootstrap.servers": running.bootstrap})
+    (deleted,) = admin.delete_records([KafkaPartition("later", 0, 30)]).values()
+    deleted.result()
+    strict = writer_for(running, tmp_path / "lake", "later")
+    strict.commit(told({TopicPartition("later", 0): Span(30, 50)}), 0)
+    with open_table(tmp_path / "lake") as table:
+        assert table.recorded("query").lost == 0
 
 
 def test_an_archive_is_only_appended_to(tmp_path: Path) -> None:

@@ -1,14 +1,19 @@
 """A checkpoint is used for what it was made for, and for nothing else."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import CommandFailed
+from penstock.spark.discovery import DataLost
 from penstock.spark.lake.description import check_checkpoint
+from penstock.spark.options import stream_read_settings
+from penstock.spark.pipelines.archive import ArchiveSettings
 from penstock.spark.pipelines.checkpoint import claim
-from penstock.types import TopicId
+from penstock.spark.stream_source import Planner
+from penstock.types import NO_TOPIC_ID, TopicId
 
 OLD, NEW = TopicId(b"a" * 16), TopicId(b"b" * 16)
 WANTED = {"pipeline": "archive", "topics": "orders"}
@@ -35,6 +40,51 @@ def test_a_checkpoint_from_which_nothing_was_read_takes_the_new_topic(tmp_path: 
     claim(tmp_path / "checkpoint", WANTED, {"orders": NEW})
     note = json.loads((tmp_path / "checkpoint" / "penstock.json").read_text())
     assert note == {**WANTED, "topic_ids": {"orders": NEW.hex()}}
+
+
+def test_a_topic_that_has_an_id_only_now_was_not_made_anew(tmp_path: Path) -> None:
+    """The brokers were upgraded, or one of them answers that does not know ids."""
+    folder = tmp_path / "checkpoint"
+    claim(folder, WANTED, {"orders": NO_TOPIC_ID})
+    started(folder)
+    claim(folder, WANTED, {"orders": OLD})
+    claim(folder, WANTED, {"orders": NO_TOPIC_ID})
+    with pytest.raises(CommandFailed, match="topic orders was deleted and made anew"):
+        claim(folder, WANTED, {"orders": NEW})
+
+
+def test_a_note_that_no_id_was_known_is_as_good_as_none(tmp_path: Path) -> None:
+    note = {**WANTED, "topic_ids": {"orders": NO_TOPIC_ID.hex()}}
+    (tmp_path / "penstock.json").write_text(json.dumps(note))
+    started(tmp_path)
+    claim(tmp_path, WANTED, {"orders": OLD})
+
+
+def test_a_stream_goes_on_when_topics_get_ids() -> None:
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders"}
+    with closing(Planner(stream_read_settings(options))) as planner:
+        for known in (NO_TOPIC_ID, OLD, NO_TOPIC_ID, OLD):
+            planner._compare_ids({"orders": known})
+        with pytest.raises(DataLost, match="topic orders was deleted and made anew"):
+            planner._compare_ids({"orders": NEW})
+
+
+def test_topics_are_the_same_in_any_order(tmp_path: Path) -> None:
+    claim(tmp_path / "checkpoint", {"pipeline": "archive", "topics": "orders,clicks"})
+    claim(tmp_path / "checkpoint", {"pipeline": "archive", "topics": "clicks,orders"})
+    with pytest.raises(CommandFailed, match="was made for topics orders,clicks, not for topics clicks:"):
+        claim(tmp_path / "checkpoint", {"pipeline": "archive", "topics": "clicks"})
+    one = ArchiveSettings(("orders", "clicks"), tmp_path, {})
+    assert one.checkpoint_folder == one._replace(topics=("clicks", "orders")).checkpoint_folder
+
+
+def test_a_checkpoint_among_the_files_of_a_table_is_found_by_any_of_its_names(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
+    for place in ("link/checkpoint", "elsewhere/../lake/checkpoint", "lake/_penstock/../checkpoint"):
+        with pytest.raises(CommandFailed, match="would lie among the files of the table"):
+            check_checkpoint(tmp_path / "lake", tmp_path / place)
+    check_checkpoint(tmp_path / "link", tmp_path / "lake" / "_penstock" / "checkpoints")
 
 
 def test_a_checkpoint_does_not_lie_among_the_files_of_a_table(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import NoReturn
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
+from sqlalchemy.orm import Session
 
 from penstock.errors import CorruptData
 from penstock.spark.lake import disk
@@ -66,6 +68,92 @@ def test_what_a_commit_writes_to_the_log_is_synced(
     assert new
     assert new <= paths
     assert table.folder / log in paths
+
+
+@pytest.mark.parametrize(("form", "log"), [("delta", "_delta_log"), ("iceberg", "metadata")])
+def test_what_a_compaction_writes_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, log: str
+) -> None:
+    """Else the next commit makes it last that files are replaced, by files that may not last."""
+    table = TestTable(tmp_path / "orders", form)
+    for version in range(3):
+        table.append(version, records(version * 10, version * 10 + 10))
+    before = set(table.folder.rglob("*"))
+    opened = table.open()
+    with synced(monkeypatch) as paths:
+        opened.compact(1 << 20)
+    (one,) = opened.files()
+    opened.close()
+    new = {path for path in set(table.folder.rglob("*")) - before if path.is_file()}
+    assert Path(one) in new
+    assert new <= paths
+    assert {Path(one).parent, table.folder / log} <= paths
+
+
+def test_a_commit_after_a_compaction_that_is_not_synced_yet_syncs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = TestTable(tmp_path / "orders", "delta")
+    for version in range(3):
+        table.append(version, records(version * 10, version * 10 + 10))
+    DeltaTable(str(table.folder)).optimize.compact()
+    (one,) = table.paths()
+    batch = table.write(3, records(30, 40))
+    with synced(monkeypatch) as paths:
+        assert table.commit(batch)
+    assert {Path(one), Path(one).parent} <= paths
+
+
+def test_what_an_iceberg_catalog_names_is_synced_before_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite syncs what it is told, so the table would begin with a file that may not last."""
+    table = TestTable(tmp_path / "orders", "iceberg")
+    table.append(0, records(0, 10))
+    metadata = table.folder / "metadata"
+    batches = [table.write(version, records(version * 10, version * 10 + 10)) for version in (1, 2)]
+    before = set(metadata.iterdir())
+    unsafe, real = list[set[Path]](), Session.commit
+    opened = table.open()
+    with synced(monkeypatch) as paths:
+
+        def commit(session: Session) -> None:
+            unsafe.append(set(metadata.iterdir()) - before - paths)
+            real(session)
+
+        monkeypatch.setattr(Session, "commit", commit)
+        for batch in batches:
+            opened.commit(batch)
+        opened.compact(1 << 20)
+        opened.vacuum(older_than_ms=1 << 50)
+    opened.close()
+    assert unsafe == [set()] * 4
+    assert metadata in paths
+
+
+def test_snapshots_that_are_forgotten_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = TestTable(tmp_path / "orders", "iceberg")
+    for version in range(3):
+        table.append(version, records(version * 10, version * 10 + 10))
+    before = set((table.folder / "metadata").iterdir())
+    opened = table.open()
+    with synced(monkeypatch) as paths:
+        opened.vacuum(older_than_ms=1 << 50)
+    opened.close()
+    new = set((table.folder / "metadata").iterdir()) - before
+    assert new
+    assert new | {table.folder / "metadata"} <= paths
+
+
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_the_folder_of_a_log_that_is_made_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    table = TestTable(tmp_path / "orders", form)
+    batch = table.write(0, records(0, 10))
+    with synced(monkeypatch) as paths:
+        assert table.commit(batch)
+    assert table.folder in paths
 
 
 def test_columns_that_come_to_a_delta_table_are_synced(

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -30,6 +31,7 @@ from penstock.types import TopicPartition
 
 ATTEMPTS_MAX: Final = 100
 KEY: Final = "penstock"
+LOG: Final = "_delta_log"
 PARTITION_TYPES: Final = {"date": pa.date32(), "hour": pa.int32()}
 HISTORY_STEP: Final = 50
 HOUR_MS: Final = 3_600_000
@@ -74,10 +76,12 @@ class DeltaLakeTable:
         table = self._table()
         if table is None:
             return Compacted()
+        read_version = table.version()
         try:
             done = table.optimize.compact(target_size=target_bytes)
         except CommitFailedError:
             return Compacted()  # somebody else compacts
+        self._sync_log(read_version)
         return Compacted(done["numFilesRemoved"], done["numFilesAdded"])
 
     def vacuum(self, *, older_than_ms: int) -> list[str]:
@@ -104,6 +108,7 @@ class DeltaLakeTable:
     def _create(self, schema: pa.Schema) -> DeltaTable:
         columns = [pa.field(name, PARTITION_TYPES[name]) for name in self._by.columns]
         wanted = pa.schema([*widened(schema, schema), *columns])
+        disk.make_folder(self._folder / LOG)  # first, so that whoever commits finds it named durably
         return DeltaTable.create(
             str(self._folder), schema=wanted, partition_by=list(self._by.columns), mode="ignore"
         )
@@ -118,14 +123,28 @@ class DeltaLakeTable:
         return bool(added)
 
     def _sync_log(self, since_version: int) -> None:
-        """Deltalake does not sync, and Spark is told next that the batch is done."""
-        log = self._folder / "_delta_log"
+        """Deltalake does not sync, and Spark is told next that the batch is done.
+
+        The log may have a compaction in between whose own turn to sync has not come: it must not outlast
+        the files that it put together.
+        """
+        log = self._folder / LOG
         for version in count(since_version):
             path = log / f"{version:020d}.json"
             if not path.exists():
                 break
+            self._sync_compacted(path)
             disk.sync_file(path)
         disk.sync_folder(log)
+
+    def _sync_compacted(self, entry: Path) -> None:
+        """Files of a compaction are Delta's own. All others were synced by the task that wrote them."""
+        files = [self._folder / name for name in _compacted_names(entry)]
+        for path in files:
+            if path.is_file():  # other programs may keep theirs elsewhere
+                disk.sync_file(path)
+        for folder in {path.parent for path in files if path.is_file()}:
+            disk.sync_folder(folder)
 
     def _append(self, table: DeltaTable, batch: Batch, recorded: Recorded) -> None:
         transactions = [Transaction(batch.app, batch.version, _now_ms())]
@@ -151,6 +170,12 @@ class DeltaLakeTable:
             data_change=True,
             stats=json.dumps({"numRecords": file.rows}),
         )
+
+
+def _compacted_names(entry: Path) -> list[str]:
+    """Which files a commit adds that bring no rows."""
+    added = [json.loads(line).get("add") for line in entry.read_bytes().splitlines()]
+    return [unquote(each["path"]) for each in added if each is not None and not each["dataChange"]]
 
 
 def _recorded(table: DeltaTable, app: str) -> Recorded:

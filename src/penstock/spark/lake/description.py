@@ -66,7 +66,8 @@ def check_folder(folder: Path, wanted: Description) -> bool:
 
 def check_checkpoint(folder: Path, checkpoint: Path) -> None:
     """Refuses one among the files of a table. Where the table keeps what is not rows it may be."""
-    if checkpoint.is_relative_to(folder) and not checkpoint.is_relative_to(folder / OURS):
+    place, table = checkpoint.resolve(), folder.resolve()
+    if place.is_relative_to(table) and not place.is_relative_to(table / OURS):
         raise LakeRefused(
             f"the checkpoint {checkpoint} would lie among the files of the table: "
             f"name a folder outside of {folder}, or leave it out and it is kept in {folder / OURS}"

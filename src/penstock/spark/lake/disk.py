@@ -32,6 +32,14 @@ def _sync(descriptor: int) -> None:
         os.close(descriptor)
 
 
+def written_ms(path: Path) -> int:
+    """When the file was last written; if somebody has removed it, later than all others."""
+    try:
+        return path.stat().st_mtime_ns // 1_000_000
+    except FileNotFoundError:
+        return 1 << 62
+
+
 def make_folder(folder: Path) -> None:
     """With all that leads to it, each named durably in its parent."""
     missing = []

@@ -10,7 +10,6 @@ Rule: pyiceberg must not try a failed commit again by itself, for then nobody lo
 
 import fcntl
 import json
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,9 +18,11 @@ from typing import Any, Final
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, HourTransform, Transform
 
@@ -45,12 +46,27 @@ FEW_FILES: Final = {
 """A table that is committed to every few seconds would else be read through thousands of small files."""
 METRICS: Final = "write.metadata.metrics"
 DATA: Final = "data"
-CLOCK_STEP_NS: Final = 100_000_000
-"""Times of files are those of the kernel's last tick."""
+METADATA: Final = "metadata"
 TRANSFORMS: Final[dict[PartitionBy, Transform[Any, Any]]] = {
     PartitionBy.DAY: DayTransform(),
     PartitionBy.HOUR: HourTransform(),
 }
+
+
+class SyncingCatalog(SqlCatalog):
+    """Pyiceberg does not sync, but SQLite does: what the catalog names must be safe before it is named."""
+
+    @staticmethod
+    def _write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
+        SqlCatalog._write_metadata(metadata, io, metadata_path)
+        paths = [metadata_path]
+        current = metadata.current_snapshot()
+        if current is not None:
+            new = [each for each in current.manifests(io) if each.added_snapshot_id == current.snapshot_id]
+            paths += [current.manifest_list, *(each.manifest_path for each in new)]
+        for path in paths:
+            disk.sync_file(Path(_path(path)))
+        disk.sync_folder(Path(_path(metadata_path)).parent)
 
 
 class IcebergLakeTable:
@@ -77,12 +93,10 @@ class IcebergLakeTable:
             recorded = _recorded(table, batch.app)
             if holds(recorded, batch.version, batch.spans, _ends(table, batch.spans)):
                 return False
-            began_ns = time.time_ns()
             try:
                 self._append(table, batch, recorded.after(batch))
             except CommitFailedException:
                 continue  # somebody else committed: look at the table again
-            self._sync_metadata(began_ns)
             return True
         raise CorruptData(f"the table in {self._folder} changes faster than it can be written")
 
@@ -113,9 +127,8 @@ class IcebergLakeTable:
         table = self._table()
         if table is None:
             return []
-        moment = older_than_ms / 1000
         ours = [path for path in (self._folder / DATA).rglob("*.parquet") if is_ours(path.name)]
-        found = [path for path in ours if path.stat().st_mtime < moment]
+        found = [path for path in ours if disk.written_ms(path) < older_than_ms]
         table = self._without_old_snapshots(table.refresh(), older_than_ms)
         named = {
             _path(file.file_path) for snapshot in table.snapshots() for file in _data_files(table, snapshot)
@@ -126,24 +139,17 @@ class IcebergLakeTable:
         return [str(path) for path in gone]
 
     def _without_old_snapshots(self, table: Table, older_than_ms: int) -> Table:
-        current = table.current_snapshot()
+        """Without those that neither a branch, such as the table as it is, nor a tag stands for."""
+        kept = {reference.snapshot_id for reference in table.metadata.refs.values()}
         old = [
             snapshot.snapshot_id
             for snapshot in table.snapshots()
-            if snapshot.timestamp_ms < older_than_ms and snapshot != current
+            if snapshot.timestamp_ms < older_than_ms and snapshot.snapshot_id not in kept
         ]
         if old:
-            table.maintenance.expire_snapshots().by_ids(old).commit()
+            with suppress(CommitFailedException):  # somebody else committed; there is another time
+                table.maintenance.expire_snapshots().by_ids(old).commit()
         return table.refresh()
-
-    def _sync_metadata(self, since_ns: int) -> None:
-        """Pyiceberg does not sync, and Spark is told next that the batch is done."""
-        folder = self._folder / "metadata"
-        for path in folder.iterdir():
-            with suppress(FileNotFoundError):  # an older one that a commit removes
-                if path.stat().st_mtime_ns >= since_ns - CLOCK_STEP_NS:
-                    disk.sync_file(path)
-        disk.sync_folder(folder)
 
     def close(self) -> None:
         if self._catalog is not None:
@@ -154,7 +160,7 @@ class IcebergLakeTable:
         if self._catalog is None:
             uri, warehouse = f"sqlite:///{self._catalog_file}", f"file://{self._folder}"
             with self._alone():  # it makes its tables in the file, if they are not there
-                self._catalog = SqlCatalog("penstock", uri=uri, warehouse=warehouse)
+                self._catalog = SyncingCatalog("penstock", uri=uri, warehouse=warehouse)
         return self._catalog
 
     @contextmanager
@@ -180,6 +186,7 @@ class IcebergLakeTable:
 
     def _create(self, schema: pa.Schema) -> Table:
         catalog = self._opened()
+        disk.make_folder(self._folder / METADATA)  # first, so that whoever commits finds it named durably
         with self._alone():
             catalog.create_namespace_if_not_exists(NAMESPACE)
             if not catalog.table_exists(self._name):

@@ -79,10 +79,10 @@ class ParquetTable:
         # Listed before the log is read: a file that is committed meanwhile is named by it, and one that
         # comes meanwhile is not looked at.
         self._tidied()
-        found = [path for path in self._candidates() if _written_ms(path) < older_than_ms]
+        found = [path for path in self._candidates() if disk.written_ms(path) < older_than_ms]
         named = {file.name for file in self._manifest.read().files.values()}
         gone = [path for path in found if path.name not in named]
-        gone += [path for path in self._manifest.needless() if _written_ms(path) < older_than_ms]
+        gone += [path for path in self._manifest.needless() if disk.written_ms(path) < older_than_ms]
         for path in gone:
             path.unlink(missing_ok=True)
         return [str(path) for path in gone]
@@ -136,9 +136,16 @@ class ParquetTable:
         for folder in {file.folder for file in waiting}:
             disk.make_folder(self._folder / folder)
         for file in waiting:
-            _move(self._staging / file.name, self._folder / file.path)
+            self._publish_file(file)
         for folder in {file.folder for file in waiting}:
             disk.sync_folder(self._folder / folder)
+
+    def _publish_file(self, file: DataFile) -> None:
+        try:
+            _move(self._staging / file.name, self._folder / file.path)
+        except FileNotFoundError:
+            if file.path in self._manifest.read().files:  # else a compaction has replaced it meanwhile
+                raise
 
     def _find(self, file: DataFile) -> Path:
         place = self._folder / file.path
@@ -178,13 +185,6 @@ def _move(source: Path, target: Path) -> None:
     except FileNotFoundError:
         if not target.exists():  # else somebody else moved it
             raise
-
-
-def _written_ms(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns // 1_000_000
-    except FileNotFoundError:
-        return 1 << 62  # somebody else removed it
 
 
 def _now_ms() -> int:

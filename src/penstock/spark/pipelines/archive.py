@@ -76,7 +76,7 @@ class ArchiveSettings(NamedTuple):
 
     @property
     def query_name(self) -> str:
-        return self.name or f"archive-{'-'.join(self.topics)}"
+        return self.name or f"archive-{'-'.join(sorted(self.topics))}"
 
     @property
     def checkpoint_folder(self) -> Path:

@@ -11,10 +11,12 @@ Rule 1: Spark's checkpoint and the table's commits are the same as if records we
         again as often as its task, and always in whole.
 Rule 2: the table is told which offsets were read, not only which have rows: marks of transactions have
         offsets and are no rows, and what the topic no longer had is counted as lost.
-Rule 3: how the cluster is reached are options of both, those of the sink with READ in front of their names.
+Rule 3: a table that is older than the checkpoint is refused. Of a partition that it holds nothing of, the
+        topic says what it should hold: all that is still there.
+Rule 4: how the cluster is reached are options of both, those of the sink with READ in front of their names.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -22,11 +24,14 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from penstock.spark.access import client_settings
+from penstock.spark.discovery import earliest_of
 from penstock.spark.lake.files import TaskFiles, add_spans
 from penstock.spark.lake.sink import LakeWriter, refuse_overwriting, register_once
 from penstock.spark.lake.table import Batch, LakeRefused, LakeTable, Span
 from penstock.spark.offsets import Range
 from penstock.spark.options import stream_read_settings
+from penstock.spark.pool import borrowed
 from penstock.spark.reading import read_range
 from penstock.spark.stream_source import StreamReader
 from penstock.spark.table import Table, full_schema
@@ -108,9 +113,11 @@ class ArchiveWriter(LakeWriter):
 
     def checked(self, batch: Batch, table: LakeTable) -> Batch:
         """Ranges follow one another, so a gap is what the table has lost, such as one from a backup."""
+        held = dict(table.ends(batch.spans))
+        new = [each for each, span in batch.spans.items() if each not in held and span.start > 0]
         gaps = {
             each: batch.spans[each].start - end
-            for each, end in table.ends(batch.spans).items()
+            for each, end in (held | self._beginnings(new)).items()
             if batch.spans[each].start > end
         }
         if gaps and self._settings.fail_on_data_loss:
@@ -122,6 +129,13 @@ class ArchiveWriter(LakeWriter):
                 "or give --allow-loss to go on without them"
             )
         return batch._replace(lost=batch.lost + sum(gaps.values()))
+
+    def _beginnings(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where an archive of them would begin now. They only ever rise: none began later than that."""
+        if not partitions:
+            return {}
+        with borrowed(client_settings(self._settings.access)) as client:
+            return earliest_of(client, partitions, self._settings)
 
 
 def _ranges(given: Iterator[pa.RecordBatch]) -> Iterator[Range]:

@@ -2,20 +2,22 @@
 
 Spark would go on from the checkpoint of another topic, and fail in the middle or leave records out. So
 before it is started, the note is compared with what is asked for now. A topic that was deleted and made anew
-is another one too, by the same name: the note has the ids of topics.
+is another one too, by the same name: the note has the ids of topics, from when brokers know them.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import CommandFailed
 from penstock.spark.lake import disk
-from penstock.types import TopicId
+from penstock.types import NO_TOPIC_ID, TopicId
 
 NOTE: Final = "penstock.json"
 IDS: Final = "topic_ids"
+TOPICS: Final = "topics"
 NO_IDS: Final[Mapping[str, TopicId]] = {}
 
 
@@ -35,35 +37,43 @@ def claim(
 
     `ids` are those of the topics that are read; `instead` is what to give for a topic that was made anew.
     """
-    note = folder / NOTE
+    note, known = folder / NOTE, _known({topic: each.hex() for topic, each in ids.items()})
     if folder.exists() and not folder.is_dir():
         raise CommandFailed(f"the checkpoint {folder} is a file: name a folder")
     if not note.exists():
         _check_unclaimed(folder)
-        try:
+        with _refusals_told(folder):
             disk.make_folder(folder)
-            disk.create_once(note, _document(wanted, ids))
-        except OSError as problem:
-            raise CommandFailed(f"cannot write to {folder}: {problem.strerror or problem}") from problem
+            disk.create_once(note, _document(wanted, known))
     found = _read(note)
     _compare(folder, found, wanted)
-    if changed := _made_anew(found, ids):
-        if not is_new(folder):
-            raise CommandFailed(
-                f"topic {changed[0]} was deleted and made anew since the checkpoint {folder} was made: its "
-                f"offsets are those of other records now. To go on with the new topic, give {instead}"
-            )
-        disk.replace(note, _document(wanted, ids))  # nothing was read yet
+    noted = _known(found.get(IDS, {}))
+    changed = [topic for topic, each in known.items() if noted.get(topic, each) != each]
+    if changed and not is_new(folder):
+        raise CommandFailed(
+            f"topic {changed[0]} was deleted and made anew since the checkpoint {folder} was made: its "
+            f"offsets are those of other records now. To go on with the new topic, give {instead}"
+        )
+    if noted | known != noted:  # the brokers know ids only now, or nothing was read yet
+        with _refusals_told(folder):
+            disk.replace(note, _document(wanted, noted | known))
 
 
-def _document(wanted: Mapping[str, str], ids: Mapping[str, TopicId]) -> bytes:
-    named = {IDS: {topic: each.hex() for topic, each in ids.items()}} if ids else {}
-    return json.dumps({**wanted, **named}).encode()
+@contextmanager
+def _refusals_told(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise CommandFailed(f"cannot write to {folder}: {problem.strerror or problem}") from problem
 
 
-def _made_anew(found: Mapping[str, Any], ids: Mapping[str, TopicId]) -> list[str]:
-    noted = found.get(IDS, {})
-    return [topic for topic, each in ids.items() if noted.get(topic, each.hex()) != each.hex()]
+def _known(ids: Mapping[str, str]) -> dict[str, str]:
+    """Without those of brokers that have none."""
+    return {topic: each for topic, each in ids.items() if each != NO_TOPIC_ID.hex()}
+
+
+def _document(wanted: Mapping[str, str], ids: Mapping[str, str]) -> bytes:
+    return json.dumps({**wanted, **({IDS: ids} if ids else {})}).encode()
 
 
 def _check_unclaimed(folder: Path) -> None:
@@ -83,8 +93,13 @@ def _read(note: Path) -> dict[str, Any]:
 
 def _compare(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, str]) -> None:
     for name, value in wanted.items():
-        if found.get(name) != value:
+        if _in_any_order(name, found.get(name)) != _in_any_order(name, value):
             raise CommandFailed(
                 f"the checkpoint {folder} was made for {name} {found.get(name)}, not for {name} {value}: "
                 "give the one that belongs to it, or a folder that is not there yet"
             )
+
+
+def _in_any_order(name: str, value: str | None) -> object:
+    """It does not matter which topic was named first."""
+    return sorted(value.split(",")) if name == TOPICS and value is not None else value

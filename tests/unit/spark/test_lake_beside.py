@@ -1,0 +1,144 @@
+"""Tables are put together and tidied up while batches are committed: neither ends the other."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from penstock.spark.lake import disk
+from penstock.spark.lake.description import FORMATS, open_table
+from penstock.spark.lake.iceberg_table import IcebergLakeTable
+from penstock.spark.lake.partitioning import PartitionBy
+from penstock.spark.lake.table import Compacted
+from tests.unit.spark.lake_tables import TestTable, records
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+ALL_MS = 1 << 50
+"""Later than anything that a test writes."""
+
+
+def table_of_three(folder: Path, form: str) -> TestTable:
+    table = TestTable(folder, form)
+    for version in range(3):
+        table.append(version, records(version * 10, version * 10 + 10))
+    return table
+
+
+@contextmanager
+def iceberg(table: TestTable) -> Iterator[IcebergLakeTable]:
+    opened = IcebergLakeTable(table.folder, PartitionBy.DAY, "timestamp")
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def snapshot_ids(table: TestTable) -> list[int]:
+    with iceberg(table) as opened:
+        there = opened._table()
+        assert there is not None
+        return [snapshot.snapshot_id for snapshot in there.snapshots()]
+
+
+def test_a_vacuum_that_a_batch_overtakes_forgets_snapshots_another_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_of_three(tmp_path / "orders", "iceberg")
+    real, outcomes = SqlCatalog._write_metadata, list[bool]()
+
+    def write(*arguments: Any, **options: Any) -> None:
+        if not outcomes:
+            outcomes.append(False)
+            outcomes[0] = table.append(3, records(30, 40))
+        real(*arguments, **options)
+
+    monkeypatch.setattr(SqlCatalog, "_write_metadata", staticmethod(write))
+    with open_table(table.folder) as opened:
+        opened.vacuum(older_than_ms=ALL_MS)
+    assert outcomes == [True]
+    assert len(snapshot_ids(table)) == 4
+    with open_table(table.folder) as opened:
+        opened.vacuum(older_than_ms=ALL_MS)
+    assert len(snapshot_ids(table)) == 1
+    assert table.offsets() == list(range(40))
+
+
+def test_vacuum_leaves_snapshots_that_somebody_has_named(tmp_path: Path) -> None:
+    table = table_of_three(tmp_path / "orders", "iceberg")
+    first, _, newest = snapshot_ids(table)
+    with iceberg(table) as opened:
+        there = opened._table()
+        assert there is not None
+        there.manage_snapshots().create_tag(first, "mine").commit()
+    with open_table(table.folder) as opened:
+        opened.compact(1 << 20)
+        removed = opened.vacuum(older_than_ms=ALL_MS)
+    left = snapshot_ids(table)
+    assert first in left
+    assert newest not in left
+    assert len(left) == 2
+    assert len(removed) == 2  # of the three files that were put together, the tag names one
+    assert table.offsets() == list(range(30))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_vacuum_passes_over_a_file_that_its_task_discards_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    table = table_of_three(tmp_path / "orders", form)
+    (left,) = table.write(3, records(30, 40)).files
+    real = Path.stat
+
+    def stat(path: Path, **options: Any) -> os.stat_result:
+        if path.name == left.name:
+            path.unlink(missing_ok=True)
+        return real(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with open_table(table.folder) as opened:
+        opened.vacuum(older_than_ms=ALL_MS)
+    monkeypatch.undo()
+    assert table.offsets() == list(range(30))
+
+
+def test_a_compaction_may_replace_a_file_before_its_commit_has_moved_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = TestTable(tmp_path / "orders", "parquet")
+    table.append(0, records(0, 10))
+    batch = table.write(1, records(10, 20))
+    (folder,) = {table.folder / file.folder for file in batch.files}
+    real, compacted = disk.make_folder, list[Compacted]()
+
+    def make_folder(made: Path) -> None:
+        real(made)
+        if made == folder and not compacted:
+            compacted.append(Compacted())
+            with open_table(table.folder) as opened:
+                compacted[0] = opened.compact(1 << 20)
+
+    monkeypatch.setattr(disk, "make_folder", make_folder)
+    assert table.commit(batch)
+    assert compacted == [Compacted(2, 1)]
+    assert table.offsets() == list(range(20))
+
+
+def test_a_file_that_the_table_has_lost_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = TestTable(tmp_path / "orders", "parquet")
+    batch = table.write(0, records(0, 10))
+    real = disk.make_folder
+
+    def make_folder(made: Path) -> None:
+        real(made)
+        if made == table.folder / batch.files[0].folder:
+            (table.folder / "_penstock" / "staging" / batch.files[0].name).unlink()
+
+    monkeypatch.setattr(disk, "make_folder", make_folder)
+    with pytest.raises(FileNotFoundError):
+        table.commit(batch)
