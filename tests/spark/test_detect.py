@@ -12,6 +12,7 @@ import pytest
 
 from penstock.errors import CommandFailed
 from penstock.protocol.compression import Codec
+from penstock.spark.pipelines.alone import alone
 from penstock.spark.pipelines.detect.rules import Kind, Rule, Rules, Stream, read_rules
 from penstock.spark.pipelines.detect.run import DetectReport, DetectSettings, check, detect
 from penstock.spark.pipelines.running import Stop
@@ -218,6 +219,32 @@ def test_no_record_can_stop_the_pipeline(spark: "SparkSession", running: Broker,
         }
     )
     assert {each["key"] for each in alerts(spark, running, "detect-poison")} == {"a", "0xfffe"}
+
+
+def test_a_row_that_is_too_large_to_be_rejected_whole_is_cut(
+    spark: "SparkSession", running: Broker, tmp_path: Path
+) -> None:
+    """A topic takes 1,048,588 bytes, and a rejected row has headers more than it came with."""
+    create(running, "detect-large")
+    large = b"no json" + bytes(1_048_000)
+    values = pa.array([large], pa.binary())
+    with client_of(running) as client:
+        batches = encode(None, values, None, None, codec=Codec.NONE, batch_bytes_max=1_048_588)
+        client.produce(TopicPartition("detect-large", 0), batches)
+    write(running, "detect-large", [payment("a", 0)])
+    wanted = settings(running, "detect-large", tmp_path)
+    report = detected(spark, wanted)
+    assert (report.rows, report.lag, report.rejected["unreadable"]) == (2, 0, 1)
+    (found,) = records(spark, running, "detect-large.rejected")
+    assert found.value == large[:65_536]
+    assert found.headers["penstock-error"].startswith("unreadable: ")
+    assert found.headers["penstock-source-offset"] == "0"
+    assert found.headers["penstock-cut"] == f"key 0 bytes, value {len(large)} bytes"
+    with (
+        alone(wanted.checkpoint, "detection", ""),
+        pytest.raises(CommandFailed, match="another run of this detection is under way"),
+    ):
+        detected(spark, wanted)
 
 
 def test_sessions_end_when_the_watermark_has_passed_them(

@@ -13,7 +13,9 @@ from deltalake import DeltaTable
 from pyspark import TaskContext
 
 from penstock.errors import CommandFailed
+from penstock.spark.pipelines.alone import alone
 from penstock.spark.pipelines.etl import stages
+from penstock.spark.pipelines.etl.stage_sink import Dead
 from penstock.spark.pipelines.etl.stage_topic import StageTopic
 from penstock.testing import Broker
 from tests.spark.etl_runs import records_of, run_once, settings_for, written
@@ -60,6 +62,57 @@ SHOP = """
     url = "URL"
     table = "NAME"
 """
+
+
+TO_TOPIC = """
+    name = "NAME"
+
+    [extract]
+    from = "files"
+    path = "incoming"
+    format = "json"
+    schema = "id bigint, text string"
+
+    [load]
+    to = "topic"
+    topic = "NAME-loaded"
+"""
+
+
+def test_rows_that_are_too_large_become_dead_letters_and_the_others_arrive(
+    spark: "SparkSession", running: Broker, tmp_path: Path
+) -> None:
+    spec = written(tmp_path, TO_TOPIC, NAME="large")
+    (tmp_path / "incoming").mkdir()
+    lines = [
+        json.dumps({"id": number, "text": "x" * size}) for number, size in ((1, 5), (2, 1_200_000), (3, 5))
+    ]
+    (tmp_path / "incoming" / "a.json").write_text("\n".join([*lines, "no row" + "y" * 1_200_000, ""]))
+    settings = settings_for(spec, running.bootstrap)
+    report = run_once(spark, settings)
+    assert report.dead_letters == 2
+    assert {
+        json.loads(each.value or b"")["id"] for each in records_of(running.bootstrap, "large-loaded")
+    } == {1, 3}
+    letters = {(each.value or b"")[:6]: each for each in records_of(running.bootstrap, "large.dead")}
+    assert letters[b'{"id":'].headers["penstock-error"].startswith("too large for topic large.extract")
+    assert "penstock-cut" in letters[b"no row"].headers
+
+
+def test_two_runs_of_a_stage_at_the_same_time_are_refused(
+    spark: "SparkSession", running: Broker, tmp_path: Path
+) -> None:
+    spec = written(tmp_path, TO_TOPIC, NAME="twice")
+    (tmp_path / "incoming").mkdir()
+    (tmp_path / "incoming" / "a.json").write_text('{"id": 1}\n')
+    settings = settings_for(spec, running.bootstrap)
+    settings.checkpoint("load").mkdir(parents=True)
+    with (
+        alone(settings.checkpoint("load"), "stage", ""),
+        pytest.raises(CommandFailed, match=r"another run of this stage \(load\) is under way"),
+    ):
+        run_once(spark, settings)
+    assert run_once(spark, settings).stages["load"].rows == 1
 
 
 def test_csv_files_reach_postgresql_through_all_stages(
@@ -163,7 +216,14 @@ def test_records_name_their_batch_and_the_task_that_wrote_them(
 
     create(running, "etl-tasks", 2)
     access = {"kafka.bootstrap.servers": running.bootstrap}
-    stage = StageTopic("etl-tasks", query="shop-extract", key=None, access=access, checkpoint=tmp_path)
+    stage = StageTopic(
+        "etl-tasks",
+        query="shop-extract",
+        key=None,
+        access=access,
+        checkpoint=tmp_path,
+        dead=Dead("etl-tasks.dead", "extract"),
+    )
     stage.write(spark.range(0, 30, 1, 3).mapInArrow(with_task, "id bigint, task int"), 7)
     assert tasks_told(running, "shop-extract/7/") == {(str(task), task) for task in range(3)}
     # A run that comes after one that died: one task writes what is missing.
@@ -175,6 +235,10 @@ def test_records_name_their_batch_and_the_task_that_wrote_them(
         *(("0", task) for task in range(3, 6)),
     }
     assert len({each.headers["penstock-batch"].split("/")[2] for each in found}) == 2
+    # A note outlives its topic: one that was made anew has no such place.
+    (tmp_path / "penstock-outputs" / "7.json").write_text('{"etl-tasks": {"0": 9000, "1": 9000}}')
+    stage.write(spark.range(0, 60, 1, 3).selectExpr("id", "int(id div 10) as task"), 7)
+    assert len(records_of(running.bootstrap, "etl-tasks")) == 60
 
 
 def tasks_told(running: Broker, start: str) -> set[tuple[str, int]]:

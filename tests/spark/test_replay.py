@@ -13,6 +13,7 @@ import pytest
 from penstock.errors import CommandFailed
 from penstock.spark.lake.description import FORMATS, open_table
 from penstock.spark.lake.table import Span
+from penstock.spark.pipelines.alone import alone
 from penstock.spark.pipelines.audit.ids import parse_ids
 from penstock.spark.pipelines.audit.run import AuditSettings, audit
 from penstock.spark.pipelines.replay import run as module
@@ -218,7 +219,7 @@ def test_what_is_wrong_is_said(
     with pytest.raises(CommandFailed, match="was made for end 10, not for end 20"):
         replayed(spark, wanted._replace(end=Bound("20", offset=20), name="twice"))
     with (
-        module._alone(tmp_path),
+        alone(tmp_path, "replay", ""),
         pytest.raises(CommandFailed, match="another run of this replay is under way"),
     ):
         replayed(spark, wanted._replace(checkpoint=tmp_path))

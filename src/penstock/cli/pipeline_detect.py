@@ -63,6 +63,10 @@ def detect(
     max_rows_per_batch: Annotated[
         int, typer.Option(metavar="N", min=1, help="Look at so many rows at once at most.")
     ] = ROWS_PER_BATCH,
+    allow_loss: Annotated[
+        bool,
+        typer.Option("--allow-loss", help="Go on if retention removed records before they were looked at."),
+    ] = False,
     master: Master = "local[*]",
     settings: SparkSettings = None,
     as_json: Json = False,
@@ -83,6 +87,7 @@ def detect(
         once=once,
         every_s=every,
         rows_per_batch=max_rows_per_batch,
+        allow_loss=allow_loss,
     )
     with broker.client():
         pass  # an address at which nobody answers is told at once, and why

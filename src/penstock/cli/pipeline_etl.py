@@ -56,6 +56,10 @@ def etl(
     max_rows_per_batch: Annotated[
         int, typer.Option(metavar="N", min=1, help="Commit at the latest after so many rows.")
     ] = ROWS_PER_BATCH,
+    allow_loss: Annotated[
+        bool,
+        typer.Option("--allow-loss", help="Go on if retention removed records before they were loaded."),
+    ] = False,
     master: Master = "local[*]",
     settings: SparkSettings = None,
     as_json: Json = False,
@@ -79,6 +83,7 @@ def etl(
         once=once,
         every_s=every,
         rows_per_batch=max_rows_per_batch,
+        allow_loss=allow_loss,
     )
     with broker.client():
         pass  # an address at which nobody answers is told at once, and why

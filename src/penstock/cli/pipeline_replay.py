@@ -36,6 +36,8 @@ EXAMPLES = examples(
      "--where \"get_json_object(cast(value as string), '$.country') = 'PT'\""),
 )  # fmt: skip
 ROWS_PER_BATCH = 500_000
+RECORD_BYTES_MAX = 1_048_588
+"""What topics take, unless their `max.message.bytes` says otherwise."""
 
 
 class PartitionsBy(StrEnum):
@@ -77,6 +79,9 @@ def replay(
         Path | None,
         typer.Option(metavar="DIR", help="Where it is noted how far it is. Default: in the table's folder."),
     ] = None,
+    max_record_bytes: Annotated[
+        int, typer.Option(metavar="BYTES", min=1, help="Send no larger record: what the topic takes.")
+    ] = RECORD_BYTES_MAX,
     name: Name = None,
     only_count: Annotated[bool, typer.Option("--dry-run", help="Count what would be sent, and end.")] = False,
     master: Master = "local[*]",
@@ -104,6 +109,7 @@ def replay(
         new_timestamps=timestamps is Timestamps.new,
         checkpoint=None if checkpoint is None else checkpoint.absolute(),
         name=name,
+        row_bytes_max=max_record_bytes,
     )
     with broker.client():
         pass  # an address at which nobody answers is told at once, and why

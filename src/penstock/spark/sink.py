@@ -49,6 +49,20 @@ _TYPES: Final[dict[str, tuple[DataType, ...]]] = {
 }
 
 
+class RowTooLarge(ConfigError):
+    """A row that no batch may hold."""
+
+    def __init__(self, partition: TopicPartition, error: RecordTooLarge) -> None:
+        super().__init__(
+            f"a row for {partition} takes {error.record_bytes} bytes, more than a batch may have "
+            f"({error.batch_bytes_max}); raise the option kafka.max.request.size, and "
+            f"max.message.bytes of topic {partition.topic}"
+        )
+        self.partition = partition
+        self.row_bytes = error.record_bytes
+        self.row_bytes_max = error.batch_bytes_max
+
+
 class Written(WriterCommitMessage):
     """What one task has written."""
 
@@ -111,11 +125,14 @@ def check_columns(schema: StructType, settings: WriteSettings) -> None:
             raise ConfigError(f"column {name} is {kind.simpleString()}; cast it to {' or '.join(wanted)}")
 
 
-def write_rows(settings: WriteSettings, batches: Iterator[pa.RecordBatch]) -> Written:
+def write_rows(
+    settings: WriteSettings, batches: Iterator[pa.RecordBatch], *, row_bytes_max: int = 0
+) -> Written:
+    """`row_bytes_max` is for a row alone, if it may be larger than a batch of many. Raises RowTooLarge."""
     settle()
     records = bytes_sent = 0
     with borrowed(client_settings(settings.access)) as client:
-        writer = _Writer(client, settings)
+        writer = _Writer(client, settings, row_bytes_max)
         for rows in _gathered(batches):
             bytes_sent += writer.send(_columns(rows, settings))
             records += rows.num_rows
@@ -183,8 +200,9 @@ def _timestamps(column: pa.Array | None, count: int) -> pa.Array:
 class _Writer:
     """One task's way to the leaders."""
 
-    def __init__(self, client: ClusterClient, settings: WriteSettings) -> None:
+    def __init__(self, client: ClusterClient, settings: WriteSettings, row_bytes_max: int) -> None:
         self._client = client
+        self._row_bytes_max = row_bytes_max
         self._settings = settings
         self._counts: dict[str, int] = {}
         # Rows without a key go around all partitions; not every task begins with the first.
@@ -209,13 +227,10 @@ class _Writer:
                 rows.timestamps_ms,
                 codec=settings.codec,
                 batch_bytes_max=settings.batch_bytes_max,
+                alone_bytes_max=self._row_bytes_max,
             )
         except RecordTooLarge as error:
-            raise ConfigError(
-                f"a row for {partition} takes {error.record_bytes} bytes, more than a batch may have "
-                f"({error.batch_bytes_max}); raise the option kafka.max.request.size, and "
-                f"max.message.bytes of topic {partition.topic}"
-            ) from error
+            raise RowTooLarge(partition, error) from error
 
     def _by_topic(self, rows: _Columns) -> Iterator[tuple[str, _Columns]]:
         if rows.topics is None:

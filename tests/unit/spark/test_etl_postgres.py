@@ -1,5 +1,7 @@
 """A table takes each batch once: against a real PostgreSQL, without Spark."""
 
+import random
+import re
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -261,6 +263,80 @@ def test_rows_that_are_refused_are_found_and_the_others_taken(url: str) -> None:
     assert "null value in column" in refused[0].reason
     assert "invalid input syntax for type bigint" in refused[1].reason
     assert "violates check constraint" in refused[2].reason
+
+
+LONG_TEXT = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=12_000))
+ID_AND_NAME = columns_of("id bigint, name string")
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "setup", "bad_name", "reason"),
+    [
+        ("long_keys", ("name",), "", LONG_TEXT, "index row size|index row requires"),
+        (
+            "deferred",
+            (),
+            "create table known (name text primary key); insert into known values ('x'); "
+            "create table deferred (id bigint, name text references known deferrable initially deferred)",
+            "stranger",
+            "violates foreign key constraint",
+        ),
+        (
+            "triggered",
+            (),
+            "create table triggered (id bigint, name text); "
+            "create function no_bad() returns trigger language plpgsql as $$ begin "
+            "if new.name = 'bad' then raise exception 'it is bad'; end if; return new; end $$; "
+            "create trigger guard before insert on triggered for each row execute function no_bad()",
+            "bad",
+            "it is bad",
+        ),
+        (
+            "secured",
+            (),
+            "create table secured (id bigint, name text); alter table secured enable row level security; "
+            "create policy readers on secured for select using (true); "
+            "create policy guard on secured for insert with check (name = 'x')",
+            "y",
+            "violates row-level security policy",
+        ),
+    ],
+)
+def test_whatever_a_table_has_against_a_row_stops_no_other(
+    url: str, table: str, key: tuple[str, ...], setup: str, bad_name: str, reason: str
+) -> None:
+    """A batch that fails is run again with the same rows: it would fail for ever."""
+    if setup:
+        with psycopg.connect(url) as database:
+            database.execute(setup)
+    target = target_in(as_guest(url) if "policy" in setup else url, table, *key, schema=ID_AND_NAME)
+    refused: list[Refused] = []
+    told = staged(target, [*rows(0), StagedRow(0, 1, f'{{"id": 1, "name": "{bad_name}"}}'), *rows(2)])
+    assert postgres.commit(target, table, 0, [told], refused.extend)
+    assert ids(target)[-1:] == [2]
+    assert [each.row.offset for each in refused] == [1]
+    assert re.search(reason, refused[0].reason)
+
+
+def as_guest(url: str) -> str:
+    """Somebody for whom rights and policies count. May do all with the tables that are there."""
+    with psycopg.connect(url) as database:
+        if database.execute("select 1 from pg_roles where rolname = 'guest'").fetchone() is None:
+            database.execute("create role guest login")
+        database.execute("grant all on schema public to guest")
+        database.execute("grant all on all tables in schema public to guest")
+    return re.sub("//[^@]+@", "//guest@", url)
+
+
+def test_a_right_that_is_missing_is_no_matter_of_rows(url: str) -> None:
+    """All of them would become dead letters."""
+    target = target_in(url, "revoked", schema=ID_AND_NAME)
+    told = staged(target, rows(0, 1))
+    guest = target._replace(url=as_guest(url))
+    with psycopg.connect(url) as database:
+        database.execute("revoke insert on revoked from guest")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="permission denied for table revoked"):
+        postgres.commit(guest, "revoked", 0, [told], no_burial)
 
 
 @pytest.mark.parametrize("key", [(), ("id",)])

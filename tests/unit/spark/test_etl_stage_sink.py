@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from penstock.spark.pipelines.etl import stage_sink
-from penstock.spark.pipelines.etl.stage_sink import BATCH_HEADER, Begun, StageWriter
+from penstock.spark.pipelines.etl.stage_sink import BATCH_HEADER, Begun, Dead, StageWriter
 from penstock.spark.table import HEADERS_TYPE
 from penstock.testing import Broker, broker
 from penstock.types import TopicPartition
@@ -71,7 +71,9 @@ class Stage:
         """Each value is a piece of its own, and sent by itself. Dies before it has given the next."""
         begun = Begun(self.topic, mark, ends or {})
         access = {"kafka.bootstrap.servers": self._running.bootstrap}
-        writer = StageWriter(stage_sink.options_of(begun, access), SCHEMA)
+        writer = StageWriter(
+            stage_sink.options_of(begun, access, Dead(f"{self.topic}.dead", "transform")), SCHEMA
+        )
         context = SimpleNamespace(attemptNumber=lambda: number, partitionId=lambda: task)
         self._monkeypatch.setattr(pyspark.TaskContext, "get", lambda: context)
         writer.write(self._rows(values, begun.mark_of(task), dies_after))
@@ -92,6 +94,9 @@ class Stage:
 
     def values(self) -> Counter[bytes | None]:
         return Counter(each.value for each in self.records())
+
+    def letters(self) -> list[Found]:
+        return records_of(self._running.bootstrap, f"{self.topic}.dead")
 
     def dead(self) -> int:
         return count_of(self._running.bootstrap, f"{self.topic}.dead")
@@ -180,3 +185,23 @@ def test_rows_that_a_function_made_differently_are_not_lost(
         stage.attempt(0, [b"a 1", b"b 1"], dies_after=1)
     stage.attempt(1, [b"a 2", b"b 2"])
     assert stage.values() == Counter([b"a 1", b"a 2", b"b 2"])
+
+
+def test_a_row_that_is_too_large_for_the_topic_becomes_a_dead_letter(
+    running: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its batch would fail, and be run again, for ever."""
+    stage = Stage(running, "large", monkeypatch)
+    largest, too_large = b"none" + bytes(1_010_000), b"none" + bytes(1_100_000)
+    stage.attempt(0, [b"a", largest, too_large, b"b"])
+    assert stage.values() == Counter({b"a": 1, largest: 1, b"b": 1})
+    (letter,) = stage.letters()
+    assert letter.value == too_large[:65_536]
+    assert letter.headers["penstock-error"].startswith(f"too large for topic {stage.topic}")
+    assert letter.headers["penstock-stage"] == "transform"
+    assert letter.headers["penstock-cut"] == "key 0 bytes, value 1100004 bytes"
+    large_letter = b"dead" + bytes(1_100_000)
+    stage.attempt(0, [large_letter])
+    letter = stage.letters()[1]
+    assert (letter.key, letter.value) == (None, large_letter[:65_536])
+    assert letter.headers["penstock-error"].startswith(MARK), "it was one before"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from penstock.spark.quiet import reason_in, said, stderr_kept
+from penstock.spark.quiet import KEPT_BYTES, reason_in, said, stderr_kept
 
 NOISE = """WARNING: Using incubator modules: jdk.incubator.vector
 Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties
@@ -36,6 +36,28 @@ def test_the_line_that_says_why_is_found(text: str, reason: str | None) -> None:
 def test_what_a_program_writes_is_kept_from_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     with stderr_kept() as kept:
         subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write('noise')"], check=True)
+        assert kept is not None
         assert said(kept) == "noise"
     os.write(2, b"sense")
     assert capfd.readouterr().err == "sense"
+
+
+def test_a_program_that_goes_on_talking_neither_waits_nor_fills_a_disk(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Java keeps the stderr that it was started with."""
+    talking = "import sys; sys.stdin.read(); sys.stderr.write('x' * 1_000_000 + 'the end')"
+    with stderr_kept() as kept:
+        program = subprocess.Popen([sys.executable, "-c", talking], stdin=subprocess.PIPE)
+    program.communicate(timeout=30)
+    assert kept is not None
+    assert said(kept) == "x" * (KEPT_BYTES - 7) + "the end"
+    assert capfd.readouterr().err == ""
+
+
+def test_a_stderr_that_is_closed_needs_no_care() -> None:
+    program = "from penstock.spark.quiet import stderr_kept\nwith stderr_kept() as kept:\n    print(kept)\n"
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, program], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"None\n")

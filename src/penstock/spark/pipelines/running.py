@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 TURN_S: Final = 0.2
 CAUSES_MAX: Final = 20
+TO_ALLOW_LOSS: Final = "set the option failOnDataLoss to false"
 OURS: Final = re.compile(r"^penstock\.[\w.]+: (?P<sentence>.+?)$", re.MULTILINE)
 PYTHON: Final = re.compile(r"^(?P<sentence>[A-Za-z_][\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
 
@@ -116,6 +117,15 @@ def failures_told() -> Iterator[None]:
         raise CommandFailed(f"Spark failed: {reason(problem)}") from problem
     except (Py4JError, ConnectionError) as problem:
         raise SparkEnded from problem
+
+
+@contextmanager
+def loss_told() -> Iterator[None]:
+    """Records that retention removed: with the word that commands have for going on."""
+    try:
+        yield
+    except CommandFailed as problem:
+        raise CommandFailed(str(problem).replace(TO_ALLOW_LOSS, "give --allow-loss")) from problem
 
 
 def _end(query: "StreamingQuery") -> None:

@@ -4,8 +4,9 @@ What frames a record (its length, deltas, the lengths of its fields) is computed
 columns of bytes. Arrow joins those with the keys and values, row by row, in one call, and what it
 returns lies in memory as a batch wants it: record behind record.
 
-Rule 1: no batch is larger than the limit. Records are gathered by what they could take at most, so sizes
-        never have to be computed twice; if a codec makes a batch larger than that, it stays uncompressed.
+Rule 1: no batch is larger than the limit, but for a record that is alone there and may be larger. Records
+        are gathered by what they could take at most, so sizes never have to be computed twice; if a codec
+        makes a batch larger than that, it stays uncompressed.
 Rule 2: the order of records is kept, and one record is never in two batches.
 Rule 3: memory is bounded: about GROUP_BYTES of records are worked on at once, beside what is returned.
 """
@@ -84,17 +85,19 @@ def encode(
     *,
     codec: Codec,
     batch_bytes_max: int,
+    alone_bytes_max: int = 0,
     now_ms: int | None = None,
 ) -> list[bytes]:
     """Batches of these records in order, numbered from 0 each, as a broker wants them from a producer.
 
-    Records without a timestamp get `now_ms`, or the time of the clock. Raises RecordTooLarge.
+    `alone_bytes_max` is for a batch of one record, if that may be larger than those of many. Records
+    without a timestamp get `now_ms`, or the time of the clock. Raises RecordTooLarge.
     """
     if not len(values):
         return []
     columns = _columns(keys, values, headers, _timestamps(timestamps_ms, len(values), now_ms))
     sizes = _sizes_max(columns, batch_bytes_max - HEADER_BYTES)
-    firsts = _first_rows(sizes, batch_bytes_max)
+    firsts = _first_rows(sizes, batch_bytes_max, max(alone_bytes_max, batch_bytes_max))
     batches: list[bytes] = []
     for group in _groups(firsts, sizes):
         start, end = int(group[0]), int(group[-1])
@@ -176,18 +179,19 @@ def _sizes_max(columns: _Columns, room: int) -> Ints:
     return sizes
 
 
-def _first_rows(sizes: Ints, batch_bytes_max: int) -> Ints:
+def _first_rows(sizes: Ints, batch_bytes_max: int, alone_bytes_max: int) -> Ints:
     """The first row of each batch, and the number of rows."""
     room = batch_bytes_max - HEADER_BYTES
-    too_large = sizes > room
+    too_large = sizes > alone_bytes_max - HEADER_BYTES
     if too_large.any():
         row = int(too_large.argmax())
         needed = int(sizes[row]) + HEADER_BYTES
-        raise RecordTooLarge(row=row, record_bytes=needed, batch_bytes_max=batch_bytes_max)
+        raise RecordTooLarge(row=row, record_bytes=needed, batch_bytes_max=alone_bytes_max)
     ends = np.cumsum(sizes)
     firsts, row, before = [0], 0, 0
     while row < len(sizes):
-        row = min(int(np.searchsorted(ends, before + room, side="right")), row + BATCH_RECORDS_MAX)
+        fitting = int(np.searchsorted(ends, before + room, side="right"))
+        row = min(max(fitting, row + 1), row + BATCH_RECORDS_MAX)
         before = int(ends[row - 1])
         firsts.append(row)
     return np.array(firsts, np.int64)

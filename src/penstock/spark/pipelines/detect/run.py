@@ -25,14 +25,16 @@ from pyspark.sql.types import NumericType
 
 from penstock.errors import CommandFailed, ConfigError
 from penstock.spark.pipelines import report
+from penstock.spark.pipelines.alone import alone
 from penstock.spark.pipelines.checkpoint import claim
 from penstock.spark.pipelines.cluster import cluster, ids_of, partitions_of
 from penstock.spark.pipelines.detect import query as detect_query
 from penstock.spark.pipelines.detect.memory import BUCKETS
 from penstock.spark.pipelines.detect.query import ALERT, FORGOTTEN, METRICS, REASONS
 from penstock.spark.pipelines.detect.rules import Kind, Rules
+from penstock.spark.pipelines.fitting import BATCH_BYTES_MAX, Fitting
 from penstock.spark.pipelines.progress import Progress, lag
-from penstock.spark.pipelines.running import Stop, failures_told, run
+from penstock.spark.pipelines.running import Stop, failures_told, loss_told, run
 from penstock.wire.cluster import LATEST
 
 if TYPE_CHECKING:
@@ -60,6 +62,8 @@ class DetectSettings(NamedTuple):
     once: bool = False
     every_s: float = EVERY_S
     rows_per_batch: int = ROWS_PER_BATCH
+    allow_loss: bool = False
+    """Go on if retention removed records that no rule has looked at yet."""
 
     @property
     def query_name(self) -> str:
@@ -76,6 +80,7 @@ class DetectSettings(NamedTuple):
             "subscribe": self.topic,
             "startingOffsets": "earliest",
             "maxOffsetsPerTrigger": str(self.rows_per_batch),
+            "failOnDataLoss": "false" if self.allow_loss else "true",
         }
 
 
@@ -171,11 +176,13 @@ def detect(spark: "SparkSession", settings: DetectSettings, stop: Stop, tell: Te
     """Until all is looked at that was there at the start (`once`), or until a stop is asked for."""
     check(settings)
     began = time.monotonic()
-    with failures_told():
-        query = _start(spark, settings)
     progress, counts = Progress(settings.query_name), Counts(settings.rules)
-    run(query, progress, stop, tell, lambda: counts.read(query, tell))
-    counts.read(query, tell)
+    instead = "Wait for it, or give another --checkpoint for one of its own"
+    with alone(settings.checkpoint, "detection", instead), loss_told():
+        with failures_told():
+            query = _start(spark, settings)
+        run(query, progress, stop, tell, lambda: counts.read(query, tell))
+        counts.read(query, tell)
     return _report(settings, progress, counts, time.monotonic() - began)
 
 
@@ -184,8 +191,9 @@ def _start(spark: "SparkSession", settings: DetectSettings) -> "StreamingQuery":
     found = detect_query.found_in(rows, settings.rules, settings.topic)
     counted = detect_query.observed(found, settings.rules)
     records = detect_query.records_of(counted, settings.topic, settings.alerts, settings.rejected_topic)
+    fitting = records.mapInArrow(Fitting(settings.rejected_topic, bytes_max=BATCH_BYTES_MAX), records.schema)
     writer = (
-        records.writeStream.format("penstock")
+        fitting.writeStream.format("penstock")
         .options(**settings.access)
         .queryName(settings.query_name)
         .outputMode("append")

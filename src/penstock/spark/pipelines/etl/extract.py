@@ -85,8 +85,9 @@ def payload_options(source: FromTopic, dead_topic: str) -> dict[str, str]:
 
 
 def extracted(
-    spark: "SparkSession", spec: Spec, access: Mapping[str, str], rows_per_batch: int
+    spark: "SparkSession", spec: Spec, reading: Mapping[str, str], rows_per_batch: int
 ) -> "DataFrame":
+    """`reading` are options for reading a topic."""
     match spec.extract:
         case FromFiles() as files:
             return _from_files(spark, files, spec.dead_letters)
@@ -105,10 +106,8 @@ def extracted(
         case FromTopic() as topic:
             rows = (
                 spark.readStream.format("penstock")
-                .options(**access, **payload_options(topic, spec.dead_letters))
+                .options(**reading, **payload_options(topic, spec.dead_letters))
                 .option("subscribe", topic.topic)
-                .option("startingOffsets", "earliest")
-                .option("maxOffsetsPerTrigger", str(rows_per_batch))
                 .load()
             )
             return rows.select(*source_schema(spec).fieldNames(), COLUMN)

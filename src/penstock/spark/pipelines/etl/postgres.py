@@ -166,6 +166,8 @@ def commit(
     try:
         with connection(target.url) as connected:
             connected.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(f"{LOCK_S_MAX}s")))
+            # Else a row that breaks a deferred one would make the whole commit fail, and each time again.
+            connected.execute("set constraints all immediate")
             return _committed(connected, target, Numbered(query, batch), staged, bury)
     except psycopg.errors.LockNotAvailable as problem:
         raise CommandFailed(

@@ -20,13 +20,14 @@ from penstock.spark.payload import dead_letters
 from penstock.spark.payload.dead_letters import ERROR_HEADER, OFFSET_HEADER, PARTITION_HEADER, TOPIC_HEADER
 from penstock.spark.pipelines.etl import postgres
 from penstock.spark.pipelines.etl.postgres import Refused, Staged, StagedRow, Target
-from penstock.spark.pipelines.etl.rows import STAGE_HEADER
-from penstock.spark.sink import write_rows
+from penstock.spark.pipelines.etl.rows import STAGE_HEADER, write_letters
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME: Final = "penstock-postgres"
+_REASON_CHARACTERS_MAX: Final = 500
+"""PostgreSQL quotes keys."""
 
 
 def register(spark: "SparkSession") -> None:
@@ -88,11 +89,11 @@ class PostgresWriter(DataSourceStreamArrowWriter):
     def _bury(self, refused: Sequence[Refused]) -> None:
         letters = [self._letter(each) for each in refused]
         batch = pa.RecordBatch.from_pylist(letters, schema=to_arrow_schema(dead_letters.TYPE, timezone="UTC"))
-        write_rows(write_settings(self._access), iter([batch]))
+        write_letters(write_settings(self._access), batch)
 
     def _letter(self, refused: Refused) -> dict[str, Any]:
         said = {
-            ERROR_HEADER: refused.reason,
+            ERROR_HEADER: refused.reason[:_REASON_CHARACTERS_MAX],
             STAGE_HEADER: "load",
             TOPIC_HEADER: self._target.topic,
             PARTITION_HEADER: str(refused.row.partition),

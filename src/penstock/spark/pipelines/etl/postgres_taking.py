@@ -3,6 +3,9 @@
 Strategy: all rows in one statement. If that is refused, halves of them, and so on; pieces of ROWS_SINGLY are
 taken row by row, in PostgreSQL itself. So one bad row among many costs about one more pass over them, and if
 all are bad, each costs what a row costs there: no request and no search.
+
+Rule 1: whatever a table has against a row is found in its statement: who calls has set constraints immediate.
+Rule 2: a right that the user has not is no matter of rows. Only policies of rows are.
 """
 
 import hashlib
@@ -14,7 +17,15 @@ import psycopg
 from psycopg import sql
 
 ROWS_SINGLY: Final = 1_000
-REFUSED: Final = (psycopg.DataError, psycopg.IntegrityError)
+REFUSED: Final = (
+    psycopg.DataError,
+    psycopg.IntegrityError,
+    psycopg.errors.ProgramLimitExceeded,  # as a key that is too long for its index
+    psycopg.errors.StatementTooComplex,  # as a value that is nested too deep
+    psycopg.errors.RaiseException,  # of a trigger
+    psycopg.errors.InsufficientPrivilege,  # of a policy
+)
+"""The block below names the same; there 54000 stands for all that begin with 54."""
 _RESULT: Final = "penstock.refused"
 """A setting of the session, which needs no right to make anything: a block of code returns nothing itself."""
 _ROW_BY_ROW: Final = """
@@ -28,7 +39,8 @@ begin
     loop
         begin
             {taking};
-        exception when data_exception or integrity_constraint_violation then
+        exception when data_exception or integrity_constraint_violation or program_limit_exceeded
+            or raise_exception or insufficient_privilege then
             get stacked diagnostics penstock_detail = pg_exception_detail;
             penstock_refused := array_append(penstock_refused, jsonb_build_array(
                 penstock_row.part, penstock_row.pos, penstock_row.row, sqlerrm, penstock_detail));
@@ -131,7 +143,9 @@ def taken(connected: "psycopg.Connection[Any]", target: Target, attempts: Sequen
         with connected.transaction():
             connected.execute(taking(target, of_attempts(attempts)))
         return
-    except REFUSED:
+    except REFUSED as problem:
+        if isinstance(problem, psycopg.errors.InsufficientPrivilege):
+            _check_rights(connected, target)
         query = sql.SQL("select s.part, s.pos from {} s where {} order by s.part, s.pos")
         places: list[Place] = connected.execute(
             query.format(target.staging, of_attempts(attempts))
@@ -139,6 +153,11 @@ def taken(connected: "psycopg.Connection[Any]", target: Target, attempts: Sequen
         # What a planner does not know of a table that was just filled, it guesses: all rows, each time.
         connected.execute(sql.SQL("analyze {}").format(target.staging))
     yield from _taken_by_halves(connected, target, attempts, places)
+
+
+def _check_rights(connected: "psycopg.Connection[Any]", target: Target) -> None:
+    """Raises if it is the whole statement that is not allowed; policies are asked only about rows."""
+    connected.execute(sql.SQL("explain {}").format(taking(target, of_attempts([]))))
 
 
 def _taken_by_halves(

@@ -18,6 +18,7 @@ from penstock.spark.payload.ddl import parse_ddl
 from penstock.spark.payload.dead_letters import COLUMN, ERROR_HEADER
 from penstock.spark.payload.schema_files import SchemaFile
 from penstock.spark.payload.shapes import nullable_field
+from penstock.spark.pipelines.fitting import TOPIC_BYTES_MAX, Fitting
 from penstock.spark.pipelines.headers import headers_of, source_headers
 from penstock.spark.sink import write_rows
 
@@ -115,9 +116,14 @@ class Diversion:
             place = batch.schema.get_field_index(COLUMN)
             letters = batch.column(place)
             if letters.null_count < len(letters):
-                write_rows(self._settings, iter([_records(letters.drop_null())]))
+                write_letters(self._settings, _records(letters.drop_null()))
                 batch = batch.filter(letters.is_null())
             yield batch.remove_column(place)
+
+
+def write_letters(settings: WriteSettings, letters: pa.RecordBatch) -> None:
+    """Those that are too large for a topic are cut."""
+    write_rows(settings, Fitting(None)(iter([letters])), row_bytes_max=TOPIC_BYTES_MAX)
 
 
 def _records(letters: pa.StructArray) -> pa.RecordBatch:

@@ -6,12 +6,14 @@ too: what is wrong is said once, and not buried under what goes on.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines import report
+from penstock.spark.pipelines.alone import alone
 from penstock.spark.pipelines.checkpoint import claim
 from penstock.spark.pipelines.cluster import cluster, ids_of, partitions_of
 from penstock.spark.pipelines.etl.extract import check_source
@@ -20,7 +22,7 @@ from penstock.spark.pipelines.etl.spec import FromTopic, PythonFunction, Spec, T
 from penstock.spark.pipelines.etl.stages import EtlSettings, start
 from penstock.spark.pipelines.etl.transform import load_function
 from penstock.spark.pipelines.progress import Progress, lag
-from penstock.spark.pipelines.running import Stop, failures_told, run
+from penstock.spark.pipelines.running import Stop, failures_told, loss_told, run
 from penstock.types import TopicPartition
 from penstock.wire.cluster import LATEST, ClusterClient
 
@@ -98,18 +100,11 @@ def etl(spark: "SparkSession", settings: EtlSettings, stop: Stop, tell: Tell) ->
     """Until all is loaded that was there at the start (`once`), or until a stop is asked for."""
     _check_session(spark)
     check(settings)
-    began, buried = time.monotonic(), _buried(settings)
+    began = time.monotonic()
     progress = {stage: Progress(settings.spec.query_name(stage)) for stage in settings.stages}
-    if settings.once:
-        for stage in settings.stages:
-            if stop.asked:
-                stop.cut_short = True
-                break
-            run(_started(spark, settings, stage), progress[stage], stop, tell)
-    else:
-        with failures_told():
-            queries = [_started(spark, settings, stage) for stage in settings.stages]
-        _run_together(queries, list(progress.values()), stop, tell)
+    with _alone(settings), loss_told():
+        buried = _buried(settings)
+        _run(spark, settings, progress, stop, tell)
     return EtlReport(
         name=settings.spec.name,
         source=place_of(settings.spec.extract),
@@ -120,6 +115,32 @@ def etl(spark: "SparkSession", settings: EtlSettings, stop: Stop, tell: Tell) ->
         dead_letter_topic=settings.spec.dead_letters,
         checkpoint=str(settings.spec.checkpoint),
     )
+
+
+@contextmanager
+def _alone(settings: EtlSettings) -> Iterator[None]:
+    """Two runs of a stage would read the same rows and both write them."""
+    with ExitStack() as held:
+        for stage in settings.stages:
+            held.enter_context(
+                alone(settings.checkpoint(stage), f"stage ({stage})", "Wait for it, or end it")
+            )
+        yield
+
+
+def _run(
+    spark: "SparkSession", settings: EtlSettings, progress: Mapping[str, Progress], stop: Stop, tell: Tell
+) -> None:
+    if settings.once:
+        for stage in settings.stages:
+            if stop.asked:
+                stop.cut_short = True
+                break
+            run(_started(spark, settings, stage), progress[stage], stop, tell)
+    else:
+        with failures_told():
+            queries = [_started(spark, settings, stage) for stage in settings.stages]
+        _run_together(queries, list(progress.values()), stop, tell)
 
 
 def _check_session(spark: "SparkSession") -> None:

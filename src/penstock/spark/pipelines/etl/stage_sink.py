@@ -23,6 +23,8 @@ from pyspark.sql.types import StructType
 
 from penstock.spark.options import write_settings
 from penstock.spark.pipelines.cluster import cluster, partitions_of
+from penstock.spark.pipelines.etl.rows import STAGE_HEADER
+from penstock.spark.pipelines.fitting import Fitting
 from penstock.spark.records.decode import Columns, Decoder
 from penstock.spark.sink import Written, check_columns, write_rows
 from penstock.types import Offset, TopicPartition
@@ -49,13 +51,20 @@ class Begun(NamedTuple):
         return f"{self.mark}{task}".encode()
 
 
+class Dead(NamedTuple):
+    """Where rows go that are too large for the topic."""
+
+    topic: str
+    stage: str
+
+
 def register(spark: "SparkSession") -> None:
     spark.dataSource.register(StageSink)
 
 
-def options_of(begun: Begun, access: Mapping[str, str]) -> dict[str, str]:
+def options_of(begun: Begun, access: Mapping[str, str], dead: Dead) -> dict[str, str]:
     """As text, which all options are."""
-    return {"begun": json.dumps(begun), "access": json.dumps(dict(access))}
+    return {"begun": json.dumps(begun), "access": json.dumps(dict(access)), "dead": json.dumps(dead)}
 
 
 class StageSink(DataSource):
@@ -72,6 +81,8 @@ class StageWriter(DataSourceArrowWriter):
         self._begun = Begun(*json.loads(options["begun"]))
         self._access: dict[str, str] = json.loads(options["access"])
         self._settings = write_settings(self._access)
+        dead = Dead(*json.loads(options["dead"]))
+        self._fitting = Fitting(dead.topic, ((STAGE_HEADER, dead.stage),))
         check_columns(schema, self._settings)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -83,7 +94,7 @@ class StageWriter(DataSourceArrowWriter):
             with cluster(self._access) as client:
                 written = written_by(client, self._begun, context.partitionId())
             iterator = unwritten(iterator, self._begun.topic, written)
-        return write_rows(self._settings, iterator)
+        return write_rows(self._settings, self._fitting(iterator), row_bytes_max=self._fitting.bytes_max)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Everything is written already."""

@@ -9,6 +9,7 @@ Rule 1: rows that are not equal to what is there are written, whatever the reaso
         a transformation that gives other rows the second time has written both.
 Rule 2: rows are written in their order also when some are left out: one task does it then.
 Rule 3: a task that Spark tries again does the same for its own rows (`stage_sink.py`).
+Rule 4: what retention removed meanwhile, or went with a topic that was made anew, is written again.
 Not covered: tasks of a run that died and still write, and dead letters, which are written at least once.
 """
 
@@ -23,9 +24,9 @@ from penstock.spark.payload.dead_letters import COLUMN
 from penstock.spark.pipelines.cluster import cluster, partitions_of
 from penstock.spark.pipelines.etl import stage_sink
 from penstock.spark.pipelines.etl.rows import json_of
-from penstock.spark.pipelines.etl.stage_sink import BATCH_HEADER, Begun
+from penstock.spark.pipelines.etl.stage_sink import BATCH_HEADER, Begun, Dead
 from penstock.spark.table import HEADERS_TYPE
-from penstock.wire.cluster import LATEST
+from penstock.wire.cluster import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,23 +37,32 @@ _PLACE: Final = "_record"
 
 class StageTopic:
     def __init__(
-        self, topic: str, *, query: str, key: str | None, access: Mapping[str, str], checkpoint: Path
+        self,
+        topic: str,
+        *,
+        query: str,
+        key: str | None,
+        access: Mapping[str, str],
+        checkpoint: Path,
+        dead: Dead,
     ) -> None:
         self._topic = topic
+        self._dead = dead
         self._query = query
         self._key = key
         self._access = dict(access)
         self._notes = checkpoint / NOTES
 
     def write(self, rows: "DataFrame", batch: int) -> None:
-        ends = self._ends()
+        ends = self._offsets(LATEST)
         begun_at = self._begin(batch, ends)
         records = self._records(rows.drop(_PLACE))
         if begun_at is not None:
-            records = self._without_written(records, batch, begun_at)
+            starts = readable(begun_at, self._offsets(EARLIEST), ends)
+            records = self._without_written(records, batch, starts)
         begun = Begun(self._topic, f"{self._mark(batch)}{uuid.uuid4().hex[:8]}/", ends)
         stage_sink.register(rows.sparkSession)
-        options = stage_sink.options_of(begun, self._access)
+        options = stage_sink.options_of(begun, self._access, self._dead)
         _marked(records, begun).write.format(stage_sink.NAME).options(**options).mode("append").save()
 
     def _records(self, rows: "DataFrame") -> "DataFrame":
@@ -78,12 +88,12 @@ class StageTopic:
     def _mark(self, batch: int) -> str:
         return f"{self._query}/{batch}/"
 
-    def _begin(self, batch: int, ends: dict[str, int]) -> dict[str, dict[str, int]] | None:
+    def _begin(self, batch: int, ends: dict[str, int]) -> dict[str, int] | None:
         """Where the topic ended when the batch was begun before. None if it is begun now."""
         note = self._notes / f"{batch}.json"
         if note.exists():
             found: dict[str, dict[str, int]] = json.loads(note.read_bytes())
-            return {self._topic: {**dict.fromkeys(ends, 0), **found[self._topic]}}
+            return found[self._topic]
         disk.make_folder(self._notes)
         disk.create_once(note, json.dumps({self._topic: ends}).encode())
         for older in self._notes.glob("*.json"):
@@ -91,15 +101,13 @@ class StageTopic:
                 older.unlink()
         return None
 
-    def _ends(self) -> dict[str, int]:
+    def _offsets(self, which: int) -> dict[str, int]:
         with cluster(self._access) as client:
             wanted = partitions_of(client, [self._topic])
-            found = client.offsets(dict.fromkeys(wanted, LATEST), read_committed=False)
+            found = client.offsets(dict.fromkeys(wanted, which), read_committed=False)
         return {str(each.partition): int(offset) for each, (offset, _) in found.items()}
 
-    def _without_written(
-        self, records: "DataFrame", batch: int, begun_at: dict[str, dict[str, int]]
-    ) -> "DataFrame":
+    def _without_written(self, records: "DataFrame", batch: int, starts: Mapping[str, int]) -> "DataFrame":
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
@@ -107,7 +115,8 @@ class StageTopic:
             records.sparkSession.read.format("penstock")
             .options(**self._access)
             .option("subscribe", self._topic)
-            .option("startingOffsets", json.dumps(begun_at))
+            .option("startingOffsets", json.dumps({self._topic: starts}))
+            .option("failOnDataLoss", "false")  # what is not there was not written
             .option("includeHeaders", "true")
             .load()
             .where(
@@ -137,6 +146,17 @@ class StageTopic:
             .sortWithinPartitions("_order")
             .select("topic", "key", "value", "headers")
         )
+
+
+def readable(noted: Mapping[str, int], firsts: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, int]:
+    """Where to begin, by partition: where the note says, if the topic still has that place.
+
+    Else retention has removed it, or the topic was made anew; or the partition is new. Then all is read.
+    """
+    return {
+        partition: place if first <= (place := noted.get(partition, first)) <= ends[partition] else first
+        for partition, first in firsts.items()
+    }
 
 
 def _marked(records: "DataFrame", begun: Begun) -> "DataFrame":

@@ -14,6 +14,7 @@ from penstock.spark.pipelines.etl.extract import extracted, source_schema
 from penstock.spark.pipelines.etl.load import lake_writer, postgres_writer
 from penstock.spark.pipelines.etl.rows import diverted, parsed
 from penstock.spark.pipelines.etl.spec import Spec, ToLake, ToPostgres, ToTopic
+from penstock.spark.pipelines.etl.stage_sink import Dead
 from penstock.spark.pipelines.etl.stage_topic import StageTopic
 from penstock.spark.pipelines.etl.transform import ERROR_COLUMN, transformed, with_errors_as_letters
 
@@ -34,6 +35,18 @@ class EtlSettings(NamedTuple):
     once: bool = False
     every_s: float = 5.0
     rows_per_batch: int = 500_000
+    allow_loss: bool = False
+    """Go on if retention removed records that a stage has not read yet."""
+
+    @property
+    def reading(self) -> dict[str, str]:
+        """Options of every read of a topic."""
+        return {
+            **self.access,
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": str(self.rows_per_batch),
+            "failOnDataLoss": "false" if self.allow_loss else "true",
+        }
 
     def checkpoint(self, stage: str) -> Path:
         return self.spec.checkpoint / stage
@@ -58,7 +71,7 @@ def start(spark: "SparkSession", settings: EtlSettings, stage: str) -> "Streamin
 def _writer(spark: "SparkSession", settings: EtlSettings, stage: str) -> "DataStreamWriter":
     spec, access = settings.spec, settings.access
     if stage == "extract":
-        rows = extracted(spark, spec, access, settings.rows_per_batch)
+        rows = extracted(spark, spec, settings.reading, settings.rows_per_batch)
         return rows.writeStream.foreachBatch(topic_of(settings, stage).write)
     schema = input_schema(spark, spec, stage)
     rows = parsed(_records(spark, settings, stage), schema, stage, spec.dead_letters)
@@ -97,20 +110,14 @@ def topic_of(settings: EtlSettings, stage: str) -> StageTopic:
         key=spec.key,
         access=settings.access,
         checkpoint=settings.checkpoint(stage),
+        dead=Dead(spec.dead_letters, stage),
     )
 
 
 def _records(spark: "SparkSession", settings: EtlSettings, stage: str) -> "DataFrame":
     topic = settings.spec.input_topic(stage)
     assert topic is not None, "only the first stage has none"
-    return (
-        spark.readStream.format("penstock")
-        .options(**settings.access)
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", str(settings.rows_per_batch))
-        .load()
-    )
+    return spark.readStream.format("penstock").options(**settings.reading).option("subscribe", topic).load()
 
 
 def input_schema(spark: "SparkSession", spec: Spec, stage: str) -> "StructType":

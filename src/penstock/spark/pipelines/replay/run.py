@@ -13,11 +13,9 @@ Rule 2: a slice that was not recorded is sent again: at least once. Every record
 Rule 3: two runs of the same replay at a time are refused.
 """
 
-import fcntl
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -30,8 +28,10 @@ from penstock.spark.lake import disk
 from penstock.spark.lake.table import OURS
 from penstock.spark.offsets import to_document
 from penstock.spark.options import write_settings
+from penstock.spark.pipelines.alone import alone
 from penstock.spark.pipelines.checkpoint import claim
 from penstock.spark.pipelines.cluster import cluster, partitions_of
+from penstock.spark.pipelines.fitting import BATCH_BYTES_MAX, TOPIC_BYTES_MAX
 from penstock.spark.pipelines.headers import headers_of
 from penstock.spark.pipelines.jobs import GivenUp, done_by_spark
 from penstock.spark.pipelines.lake_rows import format_of, listed, rows_in
@@ -80,6 +80,7 @@ class ReplaySettings(NamedTuple):
     new_timestamps: bool = False
     checkpoint: Path | None = None
     name: str | None = None
+    row_bytes_max: int = TOPIC_BYTES_MAX
 
     @property
     def replay_name(self) -> str:
@@ -105,7 +106,8 @@ class ReplaySettings(NamedTuple):
     @property
     def write_options(self) -> dict[str, str]:
         stamps = {} if self.new_timestamps else {"includeTimestamp": "true"}
-        return {**self.access, "topic": self.to, **stamps}
+        batch_bytes = str(min(self.row_bytes_max, BATCH_BYTES_MAX))
+        return {**self.access, "topic": self.to, "kafka.max.request.size": batch_bytes, **stamps}
 
 
 def check(settings: ReplaySettings) -> None:
@@ -161,7 +163,8 @@ def replay(spark: "SparkSession", settings: ReplaySettings, stop: Stop, tell: Te
     check(settings)
     claim(settings.checkpoint_folder, settings.identity)
     began = time.monotonic()
-    with _alone(settings.checkpoint_folder):
+    instead = "Wait for it, or give another --name for a replay of its own"
+    with alone(settings.checkpoint_folder, "replay", instead):
         run = _Run(spark, settings, stop, tell)
         before = run.record
         run.until_done()
@@ -246,7 +249,10 @@ class _Run:
 
     def _send(self, chosen: Slice) -> tuple[int, int]:
         records = _records(_selected(self._spark, self._settings, chosen), self._settings)
-        told = records.mapInArrow(_Sender(self._settings.write_options), "records bigint, bytes bigint")
+        told = records.mapInArrow(
+            _Sender(self._settings.write_options, self._settings.row_bytes_max),
+            "records bigint, bytes bigint",
+        )
         done = done_by_spark(self._spark, told.collect, self._stop, give_up_when_asked=AT_ONCE)
         return sum(row[0] for row in done), sum(row[1] for row in done)
 
@@ -347,15 +353,23 @@ def _records(rows: "DataFrame", settings: ReplaySettings) -> "DataFrame":
 class _Sender:
     """What a task does."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], row_bytes_max: int) -> None:
         self._options = dict(options)
+        self._row_bytes_max = row_bytes_max
 
     def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         import pyarrow as pa
 
-        from penstock.spark.sink import write_rows
+        from penstock.spark.sink import RowTooLarge, write_rows
 
-        written = write_rows(write_settings(self._options), batches)
+        try:
+            written = write_rows(write_settings(self._options), batches, row_bytes_max=self._row_bytes_max)
+        except RowTooLarge as problem:
+            raise CommandFailed(
+                f"a row takes {problem.row_bytes} bytes, and {problem.row_bytes_max} are the most that are "
+                f"sent in one record: give --max-record-bytes {problem.row_bytes} or more, and raise "
+                f"max.message.bytes of topic {problem.partition.topic} to that; or leave it out by --where"
+            ) from problem
         counts = {"records": [written.records], "bytes": [written.bytes_sent]}
         yield pa.RecordBatch.from_pydict(counts, pa.schema([(name, pa.int64()) for name in counts]))
 
@@ -379,17 +393,3 @@ def _keep(settings: ReplaySettings, record: Record) -> None:
         disk.replace(path, json.dumps(record.document()).encode())
     except OSError as problem:
         raise CommandFailed(f"cannot write to {path}: {problem.strerror or problem}") from problem
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Held until the process ends or the block does; a process that dies lets go of it."""
-    with (folder / "lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as problem:
-            raise CommandFailed(
-                f"another run of this replay is under way: {folder} is in use. Wait for it, or give another "
-                "--name for a replay of its own"
-            ) from problem
-        yield
