@@ -7,26 +7,12 @@ from typing import Final, NamedTuple
 
 from penstock.config.listeners import Address, parse_address
 from penstock.errors import ConfigError
+from penstock.host.tls import ClientTls
 from penstock.limits import INT_MAX
 from penstock.spark.option_values import Given, one_of
 
 CLIENT_ID: Final = "penstock-spark"
 _TIMEOUT_S: Final = 60.0
-
-
-class Tls(NamedTuple):
-    """Files, or the text of PEM files. Files must be there on the driver and on every executor."""
-
-    ca: str | None = None
-    certificate: str | None = None
-    key: str | None = None
-    key_password: str | None = None
-    check_hostname: bool = True
-    ca_text: str | None = None
-    identity_text: str | None = None
-
-    def __repr__(self) -> str:
-        return f"Tls(ca={self.ca!r}, certificate={self.certificate!r}, key={self.key!r})"
 
 
 class Access(NamedTuple):
@@ -35,7 +21,8 @@ class Access(NamedTuple):
     bootstrap: tuple[Address, ...]
     client_id: str = CLIENT_ID
     timeout_s: float = _TIMEOUT_S
-    tls: Tls | None = None
+    tls: ClientTls | None = None
+    """Files must be there on the driver and on every executor."""
 
 
 def access_of(given: Given) -> Access:
@@ -57,7 +44,7 @@ def access_of(given: Given) -> Access:
     )
 
 
-def _tls(given: Given) -> Tls | None:
+def _tls(given: Given) -> ClientTls | None:
     name = "kafka.security.protocol"
     protocol = (given.text(name) or "PLAINTEXT").strip().upper()
     if protocol.startswith("SASL"):
@@ -69,7 +56,7 @@ def _tls(given: Given) -> Tls | None:
     check = given.text("kafka.ssl.endpoint.identification.algorithm")
     chain = given.text("kafka.ssl.keystore.certificate.chain")
     key = given.text("kafka.ssl.keystore.key")
-    return Tls(
+    return ClientTls(
         ca=given.text("kafka.ssl.truststore.location") or given.text("kafka.ssl.ca.location"),
         certificate=given.text("kafka.ssl.keystore.location") or given.text("kafka.ssl.certificate.location"),
         key=given.text("kafka.ssl.key.location"),

@@ -90,10 +90,6 @@ def stderr_kept() -> Iterator[Kept | None]:
         os.close(terminal)
 
 
-def said(kept: Kept) -> str:
-    return kept.text()
-
-
 def reason_in(text: str) -> str | None:
     """The line of a failed start that says why; None if none does."""
     lines = text.splitlines()

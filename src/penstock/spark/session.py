@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import ConfigError
 from penstock.spark.home import quick_home
 from penstock.spark.jvm import ensure_java
-from penstock.spark.quiet import reason_in, said, stderr_kept
+from penstock.spark.quiet import reason_in, stderr_kept
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,7 +89,7 @@ def _started(builder: "SparkSession.Builder", master: str, *, quiet: bool) -> "S
             return builder.getOrCreate()
         except (PySparkException, Py4JError) as problem:
             why = (
-                reason_in(str(problem)) if kept is None else reason_in(said(kept)) or reason_in(str(problem))
+                reason_in(str(problem)) if kept is None else reason_in(kept.text()) or reason_in(str(problem))
             )
             raise ConfigError(
                 f"Spark does not start on {master}: {why or 'no reason was given'}. "

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from penstock.spark.quiet import KEPT_BYTES, reason_in, said, stderr_kept
+from penstock.spark.quiet import KEPT_BYTES, reason_in, stderr_kept
 
 NOISE = """WARNING: Using incubator modules: jdk.incubator.vector
 Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties
@@ -37,7 +37,7 @@ def test_what_a_program_writes_is_kept_from_the_terminal(capfd: pytest.CaptureFi
     with stderr_kept() as kept:
         subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write('noise')"], check=True)
         assert kept is not None
-        assert said(kept) == "noise"
+        assert kept.text() == "noise"
     os.write(2, b"sense")
     assert capfd.readouterr().err == "sense"
 
@@ -51,7 +51,7 @@ def test_a_program_that_goes_on_talking_neither_waits_nor_fills_a_disk(
         program = subprocess.Popen([sys.executable, "-c", talking], stdin=subprocess.PIPE)
     program.communicate(timeout=30)
     assert kept is not None
-    assert said(kept) == "x" * (KEPT_BYTES - 7) + "the end"
+    assert kept.text() == "x" * (KEPT_BYTES - 7) + "the end"
     assert capfd.readouterr().err == ""
 
 

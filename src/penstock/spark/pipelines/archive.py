@@ -14,8 +14,7 @@ Rule 3: records that retention removed before they were archived stop the pipeli
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -36,14 +35,13 @@ from penstock.spark.pipelines import archive_tasks, report
 from penstock.spark.pipelines.checkpoint import claim, is_new
 from penstock.spark.pipelines.cluster import cluster, ids_of, partitions_of
 from penstock.spark.pipelines.progress import Progress, Step, lag
-from penstock.spark.pipelines.running import Stop, failures_told, run
+from penstock.spark.pipelines.running import Stop, failures_told, loss_told, run
 from penstock.wire.cluster import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-TO_ALLOW_LOSS: Final = "set the option failOnDataLoss to false"
 BATCH_COLUMN: Final = "ingestBatch"
 ROWS_PER_BATCH: Final = 2_000_000
 ROWS_PER_TASK_MIN: Final = 100_000
@@ -185,22 +183,13 @@ def archive(spark: "SparkSession", settings: ArchiveSettings, stop: Stop, tell: 
         before = table.recorded(app)
         housekeeping = _Housekeeping(settings)
         progress = _Progress(settings.query_name, _starts(settings, table))
-        with _loss_told():
+        with loss_told():
             run(query, progress, stop, tell, None if settings.once else housekeeping.when_due)
         seconds = time.monotonic() - began
         after = table.recorded(app)
     if settings.compact:
         housekeeping.do()
     return _report(settings, progress, (before, after), seconds, housekeeping)
-
-
-@contextmanager
-def _loss_told() -> Iterator[None]:
-    """With the word that this command has for it."""
-    try:
-        yield
-    except CommandFailed as problem:
-        raise CommandFailed(str(problem).replace(TO_ALLOW_LOSS, "give --allow-loss")) from problem
 
 
 def _start(spark: "SparkSession", settings: ArchiveSettings) -> "StreamingQuery":
