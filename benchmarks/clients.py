@@ -39,7 +39,7 @@ class ClientFailed(Exception):
 @dataclass(frozen=True, slots=True)
 class Job:
     bootstrap: str
-    broker_pid: int
+    broker_pids: tuple[int, ...]
     topic: str
     partitions: int
     records: int
@@ -100,7 +100,7 @@ def _produce_all(producer: Producer, job: Job) -> None:
 
 def produce_batched(job: Job) -> Phase:
     producer = connected_producer(job, BATCHED | {"delivery.report.only.error": True})
-    gauge = Gauge(job.broker_pid)
+    gauge = Gauge(job.broker_pids)
     _produce_all(producer, job)
     return gauge.stop(job.records)
 
@@ -108,7 +108,7 @@ def produce_batched(job: Job) -> Phase:
 def produce_one_by_one(job: Job) -> Phase:
     """A request for each record, as many in flight as librdkafka and the broker allow."""
     producer = connected_producer(job, ONE_BY_ONE | {"delivery.report.only.error": True})
-    gauge = Gauge(job.broker_pid)
+    gauge = Gauge(job.broker_pids)
     _produce_all(producer, job)
     return gauge.stop(job.records)
 
@@ -118,7 +118,7 @@ def produce_and_wait(job: Job) -> tuple[Phase, list[float]]:
     producer = connected_producer(job, ONE_BY_ONE)
     value, took_ms = bytes(job.record_bytes), []
     clock = time.perf_counter
-    gauge = Gauge(job.broker_pid)
+    gauge = Gauge(job.broker_pids)
     for number in range(job.records):
         began = clock()
         producer.produce(job.topic, value, partition=number % job.partitions)
@@ -145,7 +145,7 @@ def assigned_consumer(job: Job, settings: dict[str, Any]) -> Consumer:
 def consume_batched(job: Job) -> Phase:
     """Read everything that `produce_batched` left."""
     consumer = assigned_consumer(job, READ_AHEAD)
-    gauge = Gauge(job.broker_pid)
+    gauge = Gauge(job.broker_pids)
     expected, received = job.records + job.partitions, 0
     deadline = time.monotonic() + STALL_S_MAX
     while received < expected:

@@ -139,7 +139,7 @@ def _delay(settings: Settings) -> Iterator[Figure]:
     with temporary_folder() as folder:
         with running_broker(folder, ["log.cleaner.enable=false"]) as broker:
             _compacted_topic(broker)
-            in_another_process(fill, broker.bootstrap, broker.pid, settings.scaled(KEYS), records)
+            in_another_process(fill, broker.bootstrap, broker.pids, settings.scaled(KEYS), records)
             alone = _waits(broker, settings)
         with running_broker(folder, ["log.cleaner.backoff.ms=1"]) as broker:
             deadline = time.monotonic() + ANSWER_S_MAX
@@ -178,8 +178,8 @@ def _compacted_topic(broker: Broker) -> None:
     admin.create_topics([new])["compacted"].result(ANSWER_S_MAX)
 
 
-def fill(bootstrap: str, broker_pid: int, keys: int, records: int) -> None:
-    producer = connected_producer(Job(bootstrap, broker_pid, "compacted", 0, records, 1000), dict(BATCHED))
+def fill(bootstrap: str, broker_pids: tuple[int, ...], keys: int, records: int) -> None:
+    producer = connected_producer(Job(bootstrap, broker_pids, "compacted", 0, records, 1000), dict(BATCHED))
     random, value = Random(0), bytes(1000 - RECORD_OVERHEAD_BYTES)
     for _ in range(records):
         key = b"key-%012d" % random.randrange(keys)
@@ -194,7 +194,7 @@ def fill(bootstrap: str, broker_pid: int, keys: int, records: int) -> None:
 
 def _waits(broker: Broker, settings: Settings) -> list[float]:
     with new_topic(broker.bootstrap, 1, "before_ack") as topic:
-        job = Job(broker.bootstrap, broker.pid, topic, 1, settings.scaled(WAITING_RECORDS), 100)
+        job = Job(broker.bootstrap, broker.pids, topic, 1, settings.scaled(WAITING_RECORDS), 100)
         _, took_ms = in_another_process(produce_and_wait, job)
     return sorted(took_ms)
 

@@ -54,7 +54,7 @@ def measure(settings: Settings) -> Iterator[Figure]:
 
 def _measure_once(records: int, partitions: int) -> tuple[list[float], Phase]:
     with fresh_broker() as broker, new_topic(broker.bootstrap, partitions, "before_ack") as topic:
-        job = Job(broker.bootstrap, broker.pid, topic, partitions, records, RECORD_BYTES)
+        job = Job(broker.bootstrap, broker.pids, topic, partitions, records, RECORD_BYTES)
         with get_context("spawn").Pool(2) as pool:
             receiving = pool.apply_async(receive, (job,))
             sending = pool.apply_async(send, (job,))
@@ -63,14 +63,14 @@ def _measure_once(records: int, partitions: int) -> tuple[list[float], Phase]:
 
 def send(job: Job) -> Phase:
     producer = connected_producer(job, {"linger.ms": 0})
-    _send_evenly(producer, job, WARM_UP_S * RECORDS_PER_SECOND, is_counted=False)
-    gauge = Gauge(job.broker_pid)
-    _send_evenly(producer, job, job.records, is_counted=True)
+    send_evenly(producer, job, WARM_UP_S * RECORDS_PER_SECOND, is_counted=False)
+    gauge = Gauge(job.broker_pids)
+    send_evenly(producer, job, job.records, is_counted=True)
     flush(producer)
     return gauge.stop(job.records)
 
 
-def _send_evenly(producer: Producer, job: Job, records: int, *, is_counted: bool) -> None:
+def send_evenly(producer: Producer, job: Job, records: int, *, is_counted: bool) -> None:
     """Each tick sends what is due by now, however late the tick comes."""
     padding = bytes(job.record_bytes - STAMP.size)
     began, sent = time.monotonic(), 0

@@ -35,7 +35,7 @@ FLUSH_BEFORE_ACK = ("log.flush.policy=before_ack",)
 
 class Committing(NamedTuple):
     bootstrap: str
-    broker_pid: int
+    broker_pids: tuple[int, ...]
     topic: str
     groups: tuple[tuple[str, ...], ...]
     """Of each connection, taken in turn."""
@@ -63,7 +63,7 @@ def _figures(
     phases = []
     for _ in range(settings.repeats):
         with fresh_broker(FLUSH_BEFORE_ACK) as broker, new_topic(broker.bootstrap, 1, "os") as topic:
-            job = Committing(broker.bootstrap, broker.pid, topic, groups, settings.scaled(COMMITS))
+            job = Committing(broker.bootstrap, broker.pids, topic, groups, settings.scaled(COMMITS))
             phases.append(in_another_process(commit_all, job))
     yield Figure(
         name=f"offset commits, before_ack, {where}",
@@ -87,7 +87,7 @@ def commit_all(job: Committing) -> Phase:
         wait_for_shards(client)
     each = job.commits // len(job.groups)
     lanes = [_commits([CommitFrame(group, job.topic, 1) for group in groups], each) for groups in job.groups]
-    return exchange_all(job.bootstrap, job.broker_pid, lanes, IN_FLIGHT)
+    return exchange_all(job.bootstrap, job.broker_pids, lanes, IN_FLIGHT)
 
 
 def _commits(frames: list[CommitFrame], count: int) -> Iterator[Exchange]:

@@ -56,11 +56,11 @@ def measure(settings: Settings) -> Iterator[Figure]:
         fetches = _fetches(groups, topic, offset=0)
         yield _reload(folder, settings.repeats, f"{what}, 1 commit each", fetches, RELOAD_S_MAX)
         with _until_killed(folder, NO_CLEANER) as broker:
-            in_another_process(commit_rounds, broker.bootstrap, broker.pid, topic, range(1, rounds))
+            in_another_process(commit_rounds, broker.bootstrap, broker.pids, topic, range(1, rounds))
         fetches = _fetches(groups, topic, offset=rounds - 1)
         yield _reload(folder, settings.repeats, f"{what}, {rounds} commits each", fetches, None)
         with _until_killed(folder, EAGER_CLEANER) as broker:
-            in_another_process(commit_rounds, broker.bootstrap, broker.pid, topic, range(rounds, rounds + 1))
+            in_another_process(commit_rounds, broker.bootstrap, broker.pids, topic, range(rounds, rounds + 1))
             _wait_for_compaction(folder)
         fetches = _fetches(groups, topic, offset=rounds)
         yield _reload(folder, settings.repeats, f"{what}, compacted after one more", fetches, None)
@@ -75,7 +75,7 @@ def _commit_first(broker: Broker, topic: str, what: str) -> Iterator[Figure]:
         wait_for_shards(client)
     time.sleep(SETTLE_S)
     before = broker.memory()
-    phase = in_another_process(commit_rounds, broker.bootstrap, broker.pid, topic, range(1))
+    phase = in_another_process(commit_rounds, broker.bootstrap, broker.pids, topic, range(1))
     time.sleep(SETTLE_S)
     grown = broker.memory().resident - before.resident
     yield Figure(
@@ -90,13 +90,13 @@ def _commit_first(broker: Broker, topic: str, what: str) -> Iterator[Figure]:
     )
 
 
-def commit_rounds(bootstrap: str, broker_pid: int, topic: str, offsets: range) -> Phase:
+def commit_rounds(bootstrap: str, broker_pids: tuple[int, ...], topic: str, offsets: range) -> Phase:
     """Every group commits every offset, a request for each."""
     with client_of(bootstrap) as client:
         wait_for_shards(client)
     frames = [CommitFrame(f"group-{number}", topic, PARTITIONS) for number in range(GROUPS)]
     lanes = [_commits(frames[number::CONNECTIONS], offsets) for number in range(CONNECTIONS)]
-    return exchange_all(bootstrap, broker_pid, lanes, COMMITS_IN_FLIGHT)
+    return exchange_all(bootstrap, broker_pids, lanes, COMMITS_IN_FLIGHT)
 
 
 def _commits(frames: Sequence[CommitFrame], offsets: range) -> Iterator[Exchange]:
@@ -132,7 +132,7 @@ def _reload(
                 wait_for_shards(client)
             loaded_s = time.monotonic() - began
             lanes = [iter(fetches[number::CONNECTIONS]) for number in range(CONNECTIONS)]
-            phase = exchange_all(broker.bootstrap, broker.pid, lanes, FETCHES_IN_FLIGHT)
+            phase = exchange_all(broker.bootstrap, broker.pids, lanes, FETCHES_IN_FLIGHT)
             took.append(time.monotonic() - began)
             parts.append(
                 f"ready {broker.start_s:.2f} s, loaded {loaded_s:.2f} s, then fetching {phase.wall_s:.2f} s;"

@@ -219,13 +219,13 @@ class _Lane:
 
 
 def exchange_all(
-    bootstrap: str, broker_pid: int, lanes: Sequence[Iterator[Exchange]], in_flight: int
+    bootstrap: str, broker_pids: tuple[int, ...], lanes: Sequence[Iterator[Exchange]], in_flight: int
 ) -> Phase:
     """Every lane through a connection of its own, each with so many frames unanswered."""
     with selectors.DefaultSelector() as selector:
         opened = [_Lane(bootstrap, exchanges) for exchanges in lanes]
         try:
-            gauge = Gauge(broker_pid)
+            gauge = Gauge(broker_pids)
             for lane in opened:
                 if lane.ask(in_flight):
                     selector.register(lane.socket, selectors.EVENT_READ, lane)

@@ -24,7 +24,7 @@ def _figures(settings: Settings, partitions: int, policy: str) -> Iterator[Figur
     for _ in range(settings.repeats):
         with fresh_broker() as broker, new_topic(broker.bootstrap, partitions, policy) as topic:
             records = settings.scaled(RECORDS)
-            job = Job(broker.bootstrap, broker.pid, topic, partitions, records, RECORD_BYTES)
+            job = Job(broker.bootstrap, broker.pids, topic, partitions, records, RECORD_BYTES)
             measured.append(in_another_process(produce_and_wait, job))
     orders = [sorted(took_ms) for _, took_ms in measured]
     for share, label in ((0.5, "p50"), (0.99, "p99")):

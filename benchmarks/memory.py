@@ -33,7 +33,7 @@ def measure(_: Settings) -> Iterator[Figure]:
 def _partitions(broker: Broker) -> Iterator[Figure]:
     before = broker.memory().resident
     with new_topic(broker.bootstrap, PARTITIONS, "before_ack") as topic:
-        job = Job(broker.bootstrap, broker.pid, topic, PARTITIONS, 0, 0)
+        job = Job(broker.bootstrap, broker.pids, topic, PARTITIONS, 0, 0)
         in_another_process(write_once, job)
         time.sleep(SETTLE_S)
         resident = broker.memory().resident

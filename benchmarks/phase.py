@@ -67,7 +67,8 @@ class Phase:
 class Gauge:
     """Started where the work starts; `stop` gives the phase."""
 
-    pid: int
+    pids: tuple[int, ...]
+    """Of all brokers that take part."""
     wall_clock: Callable[[], float] = time.monotonic
     _before: tuple[float, float, float, float] = field(init=False)
 
@@ -75,7 +76,8 @@ class Gauge:
         self._before = self._now()
 
     def _now(self) -> tuple[float, float, float, float]:
-        return self.wall_clock(), process_cpu_s(self.pid), own_cpu_s(), machine_busy_s()
+        brokers_s = sum(process_cpu_s(pid) for pid in self.pids)
+        return self.wall_clock(), brokers_s, own_cpu_s(), machine_busy_s()
 
     def stop(self, work: int) -> Phase:
         wall, broker, client, machine = (

@@ -25,7 +25,7 @@ def _figures(settings: Settings, partitions: int, policy: str) -> Iterator[Figur
     for _ in range(settings.repeats):
         with fresh_broker() as broker, new_topic(broker.bootstrap, partitions, policy) as topic:
             records = settings.scaled(RECORDS)
-            job = Job(broker.bootstrap, broker.pid, topic, partitions, records, RECORD_BYTES)
+            job = Job(broker.bootstrap, broker.pids, topic, partitions, records, RECORD_BYTES)
             phases.append(in_another_process(produce_one_by_one, job))
     name = f"one-record requests, {policy}, {partitions_text(partitions)}"
     is_judged = policy == "os" and partitions == 1

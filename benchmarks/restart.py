@@ -23,13 +23,13 @@ def measure(settings: Settings) -> Iterator[Figure]:
     with temporary_folder() as folder:
         with running_broker(folder) as broker:
             topic = create_topic(broker.bootstrap, PARTITIONS, "before_ack")
-            job = Job(broker.bootstrap, broker.pid, topic, PARTITIONS, records, RECORD_BYTES)
+            job = Job(broker.bootstrap, broker.pids, topic, PARTITIONS, records, RECORD_BYTES)
             in_another_process(produce_batched, job)
             broker.process.kill()
             broker.process.wait()
         with running_broker(folder) as broker:
             start_s = broker.start_s
-            again = Job(broker.bootstrap, broker.pid, topic, PARTITIONS, records, RECORD_BYTES)
+            again = Job(broker.bootstrap, broker.pids, topic, PARTITIONS, records, RECORD_BYTES)
             in_another_process(consume_batched, again)  # raises if an acknowledged record is missing
     name = f"kill -9 with {settings.restart_bytes / GB:g} GB in {PARTITIONS} partitions"
     yield Figure(name=f"ready again after {name}", unit="s", samples=(start_s,))

@@ -45,7 +45,7 @@ def _measure_once(phases: Phases, records: int, record_bytes: int, partitions: i
 
 
 def _job(broker: Broker, topic: str, partitions: int, records: int, record_bytes: int) -> Job:
-    return Job(broker.bootstrap, broker.pid, topic, partitions, records, record_bytes)
+    return Job(broker.bootstrap, broker.pids, topic, partitions, records, record_bytes)
 
 
 def _figures(phases: Phases, record_bytes: int, partitions: int) -> Iterator[Figure]:

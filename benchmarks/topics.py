@@ -15,21 +15,21 @@ FLUSH_INTERVAL_MS = 1000
 _numbers = count(1)
 
 
-def create_topic(bootstrap: str, partitions: int, flush_policy: str) -> str:
+def create_topic(bootstrap: str, partitions: int, flush_policy: str, factor: int = 1) -> str:
     name = f"bench-{next(_numbers)}"
     config = {"flush.policy": flush_policy}
     if flush_policy == "interval":
         config["flush.ms"] = str(FLUSH_INTERVAL_MS)
-    new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
+    new = NewTopic(name, num_partitions=partitions, replication_factor=factor, config=config)
     admin = _admin(bootstrap)  # its answers come only while it lives
     admin.create_topics([new])[name].result(ANSWER_S_MAX)
     return name
 
 
 @contextmanager
-def new_topic(bootstrap: str, partitions: int, flush_policy: str) -> Iterator[str]:
+def new_topic(bootstrap: str, partitions: int, flush_policy: str, factor: int = 1) -> Iterator[str]:
     """A topic of its own, deleted when the block ends so that the disk does not fill up."""
-    name = create_topic(bootstrap, partitions, flush_policy)
+    name = create_topic(bootstrap, partitions, flush_policy, factor)
     yield name
     admin = _admin(bootstrap)
     admin.delete_topics([name])[name].result(ANSWER_S_MAX)

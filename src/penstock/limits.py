@@ -165,6 +165,8 @@ CONNECTION_IDLE_MS_MAX = 10 * MINUTE_MS
 FRAME_COMPLETION_MS_MAX = 30 * SECOND_MS
 # How long a peer may leave its reply bytes untaken.
 SLOW_READER_MS_MAX = 30 * SECOND_MS
+# And how long a broker that stops waits for that.
+LAST_ANSWERS_MS_MAX = SECOND_MS // 2
 TLS_HANDSHAKE_MS_MAX = 10 * SECOND_MS
 # How often certificate files are looked at for a replacement.
 TLS_RELOAD_CHECK_MS = 5 * SECOND_MS
@@ -232,8 +234,103 @@ REPLICATION_FACTOR_MAX = SHORT_MAX
 
 # Changes of the metadata that wait their turn; the next one waits for room.
 METADATA_CHANGES_QUEUED_MAX = 1_000
+# Proposals that are with the store at once; the next one waits.
+METADATA_PROPOSALS_MAX = 32
+# Transactions about in-sync sets that a leader has under way. What comes meanwhile goes together.
+IN_SYNC_SENDERS_MAX = 4
+# What the controller does before it looks at the cluster again: a few transactions of etcd.
+UPKEEP_DECISIONS_MAX = 1_000
+# Partitions that it moves at once by itself, to make the cluster safer or more even.
+REASSIGNMENTS_AT_ONCE = 20
 # How often a change is decided again because somebody else was faster.
 METADATA_CONFLICTS_MAX = 100
+# How often a change is tried again because the store did not answer, and for how long it is waited
+# until this broker has seen what was committed.
+METADATA_TRIES_MAX = 3
+METADATA_SEEN_MS_MAX = 10 * SECOND_MS
+# Between two attempts to reach a store that is away; the longest one between two to change something there.
+METADATA_AWAY_PAUSE_MS = 250
+METADATA_AWAY_PAUSE_MS_MAX = 2 * SECOND_MS
+# How long a decision that met a conflict waits for the news, where the store cannot say which.
+METADATA_NEWS_MS = 200
+# How long one member of etcd may take for an answer, how long the members are asked in turn, and the
+# pause when all of them have been. A transaction is waited for longer: to give up is to know nothing.
+ETCD_QUESTION_MS_MAX = 2 * SECOND_MS
+ETCD_TRANSACTION_MS_MAX = 4 * SECOND_MS
+ETCD_PATIENCE_MS_MAX = 5 * SECOND_MS
+ETCD_PAUSE_MS = 100
+# Entries in one answer of etcd when everything is read.
+ETCD_PAGE_ENTRIES = 2_000
+# Of the way to such a store: connections, the time to make one, what is sent in one go, how long a
+# watch is silent before it is looked into, and the longest line of one.
+ENDPOINT_CONNECTIONS_MAX = 64
+ENDPOINT_CONNECT_MS_MAX = 1 * SECOND_MS
+ENDPOINT_PIECE_BYTES = 256 * KIB
+ENDPOINT_SILENCE_MS_MAX = 2 * SECOND_MS
+ENDPOINT_LINE_BYTES_MAX = 64 * MIB
+# Events that a store in this process keeps for watchers that are behind.
+METADATA_EVENTS_KEPT_MAX = 1_000
+
+# Clusters ---------------------------------------------------------------------------------------
+
+# Brokers that are registered. A decision about all of them compares each, and the term, in one transaction.
+BROKERS_MAX = 100
+# A broker that is silent for so long is gone. It says that it is there this often.
+BROKER_SESSION_MS = 5 * SECOND_MS
+BROKER_KEEP_MS = 3 * SECOND_MS // 2
+# Between two attempts to join, the longest such pause, and how long a start waits until another process
+# with the same id is gone.
+BROKER_JOIN_PAUSE_MS = 100
+BROKER_JOIN_PAUSE_MS_MAX = 2 * SECOND_MS
+BROKER_JOIN_MS_MAX = 2 * BROKER_SESSION_MS
+# A session that was not kept for so long may be over: the other brokers are asked.
+STORE_SILENCE_MS_MAX = BROKER_KEEP_MS + 1 * SECOND_MS
+WITNESS_PAUSE_MS = 500
+WITNESS_MS_MAX = 1 * SECOND_MS
+WITNESS_REFUSALS_MIN = 2
+# Of partitions that a broker has lost, as many are named one by one when it joins. More count as a lost disk.
+LOST_PARTITIONS_NAMED_MAX = 10_000
+# How long a start waits to be admitted, and a stop until others lead what it led.
+BROKER_ADMISSION_MS_MAX = 20 * SECOND_MS
+BROKER_DRAIN_MS_MAX = 20 * SECOND_MS
+# How often the controller looks at the cluster when nothing happens, and how often it evens it out.
+UPKEEP_MS = 1 * SECOND_MS
+UPKEEP_IDLE_MS = 5 * SECOND_MS
+# Of the connection by which it notices that a broker is gone: the pause before another attempt.
+PEER_PAUSE_MS = 20
+PEER_PAUSE_MS_MAX = 1 * SECOND_MS
+# Partitions that one request may move or elect leaders for, and how many of them share a transaction: each
+# compares itself and its topic, all together the term, the default of the cluster and who is elected.
+PARTITIONS_CHANGED_MAX = 10_000
+PARTITION_CHANGES_AT_ONCE = 25
+# Partitions that one step of `penstock cluster balance` moves.
+BALANCE_MOVES_MAX = 100
+# A replica that may not be copied faster is looked at again after so long at the latest: the rate may change.
+REPLICA_THROTTLE_PAUSE_MS_MAX = 1 * SECOND_MS
+# A follower that has not had everything for so long is out of sync; how often that is looked at.
+REPLICA_LAG_MS_MAX = 30 * SECOND_MS
+REPLICA_LAG_CHECK_MS = 500
+# What a leader would say only for certain: how many such claims it remembers and for how long, and of how
+# many partitions the metadata store is asked at a time.
+DOUBTS_MAX = 1_000
+DOUBT_MS_MAX = 2 * SECOND_MS
+DOUBTS_ASKED_MAX = 8
+# A follower's fetch: how long it waits at the leader, how long it is waited for, and what it brings.
+REPLICA_WAIT_MS = 500
+REPLICA_IDLE_WAIT_MS = 5 * SECOND_MS
+REPLICA_FETCH_MS_MAX = 10 * SECOND_MS
+REPLICA_PARTITION_BYTES = 1 * MIB
+REPLICA_FETCH_BYTES_MAX = 10 * MIB
+# Before a leader that is away is asked again, and a partition that it cannot give us.
+REPLICA_PAUSE_MS = 50
+REPLICA_PAUSE_MS_MAX = 1 * SECOND_MS
+# Where a leader is followed in more partitions than this, those that have had nothing for so long are in
+# a session of their own, until they have had something so often.
+REPLICA_TOGETHER_MAX = 64
+REPLICA_IDLE_MS = 5 * SECOND_MS
+REPLICA_BUSY_ANSWERS = 5
+# A fetch under way is given up for newly followed partitions, but not more often than this.
+REPLICA_INTERRUPT_MS = 100
 
 # The log ----------------------------------------------------------------------------------------
 
@@ -291,6 +388,8 @@ HTTP_REQUEST_BYTES_MAX = 16 * MIB
 # Groups that one answer lists; the next ones are asked for with its continuation.
 HTTP_GROUPS_LISTED_MAX = 1_000
 HTTP_GROUPS_LISTED_DEFAULT = 100
+# Partitions that the page about the cluster lists of each kind.
+HTTP_PARTITIONS_LISTED_MAX = 1_000
 # Partitions of groups, and topics, that have series of their own among the metrics.
 METRICS_GROUP_PARTITIONS_MAX = 5_000
 METRICS_TOPICS_MAX = 1_000
@@ -299,6 +398,11 @@ METRICS_PARTITIONS_PER_TURN = 1_000
 METRICS_LINES_PER_TURN = 500
 
 # How the bounds depend on each other ------------------------------------------------------------
+
+# A session survives two attempts to keep it that were lost.
+assert 3 * BROKER_KEEP_MS <= BROKER_SESSION_MS < BROKER_JOIN_MS_MAX
+assert REPLICA_WAIT_MS < REPLICA_IDLE_WAIT_MS < REPLICA_FETCH_MS_MAX < REPLICA_LAG_MS_MAX
+assert BATCH_BYTES_MAX <= REPLICA_FETCH_BYTES_MAX
 
 # A batch that fits no request, no reply or no segment could be written or read by nobody.
 assert BATCH_BYTES_MAX < REQUEST_BYTES_MAX

@@ -70,6 +70,8 @@ class BrokerProcess:
         self._flags = [*addresses, *flags]
         for key, value in (settings or {}).items():
             self._flags += ["--set", f"{key}={value}"]
+        self.program = [sys.executable, "-m", "penstock"]
+        """Which release it is."""
         self._process: subprocess.Popen[bytes] | None = None
         self._stdout = ""
         self._stderr_path = data_dir.parent / f"{data_dir.name}.stderr"
@@ -99,7 +101,7 @@ class BrokerProcess:
         """Returns when it is ready."""
         assert self._process is None, "the broker runs already"
         self._stdout = ""
-        command = [sys.executable, "-m", "penstock", "serve", "--data-dir", str(self.data_dir), *self._flags]
+        command = [*self.program, "serve", "--data-dir", str(self.data_dir), *self._flags]
         with self._stderr_path.open("ab") as stderr:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr
@@ -148,6 +150,12 @@ class BrokerProcess:
             self._process.kill()
             self._process.wait()
             self._forget()
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
 
     def _forget(self) -> None:
         while self._read_stdout(seconds_max=0):

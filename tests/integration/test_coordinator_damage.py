@@ -43,6 +43,8 @@ def test_damage_closes_the_groups_of_one_partition_and_the_documented_repair_ope
         broker.start()
         with connected(broker.bootstrap) as client:
             eventually(lambda: "coordinator.not_loaded" in broker.stderr)
+            # The sound one may be loaded after the other was found damaged.
+            eventually(lambda: any(isinstance(committed(client, each, "orders", 0), dict) for each in GROUPS))
             answers = [committed(client, group, "orders", 0) for group in GROUPS]
             closed = [answer is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS for answer in answers]
             assert any(closed)

@@ -107,6 +107,10 @@ def test_metrics_can_be_read_by_prometheus(http_broker: BrokerProcess) -> None:
     assert all(SERIES.fullmatch(line) for line in lines), lines
     for line in (
         "penstock_ready 1",
+        "penstock_controller 1",
+        'penstock_brokers{state="admitted"} 1',
+        "penstock_partitions_under_replicated 0",
+        "penstock_metadata_store_away_seconds 0",
         "penstock_groups 6",
         "penstock_groups_left_out 0",
         "penstock_coordinators_full 0",

@@ -112,7 +112,9 @@ def test_a_topic_can_be_deleted_when_there_is_no_room_to_rename_its_folder(
 
         assert full.hits == 1
         assert not (data_dir / "reserve").exists()
-        eventually(lambda: not [path for path in (data_dir / "logs").iterdir() if path.name != "other-0"])
+        eventually(
+            lambda: {path.name for path in (data_dir / "logs").iterdir() if path.is_dir()} == {"other-0"}
+        )
         write(client, "other", b"after")
         write(client, "big", b"of another topic")
         assert values_of(partition_of(client, "big")) == [b"of another topic"]

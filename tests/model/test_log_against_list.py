@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.limits import DECOMPRESSED_BYTES_MAX
 from penstock.log.partition_log import PartitionLog
 from penstock.log.reading import ColdRead
-from penstock.log.recovery import truncate_to
 from penstock.log.retention import RetentionPolicy, segments_to_drop
 from penstock.log.time_lookup import TimedSegment, TimeLookup
+from penstock.log.truncation import truncate_to
 from penstock.protocol import records
 from penstock.protocol.batches import parse_header, split_batches
 from penstock.replication.partition import Partition
@@ -93,7 +93,7 @@ class LogMachine(RuleBasedStateMachine):
         if first.base_offset < start:  # a batch that begins before the log cannot go in part
             start = first.next_offset
         offset = start + int((self.end - start) * where)
-        self.log = truncate_to(self.log, Offset(offset))
+        truncate_to(self.log, Offset(offset))
         self.model = [batch for batch in self.model if parse_header(batch).next_offset <= offset]
         self.safe = min(self.safe, self.end)
         self.sequence = self._next_sequence()

@@ -8,20 +8,46 @@ all, and if nothing was damaged, whole.
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.host.metadata_store import Change, Committed, Compare, Conflict, Delete, Entry, Put, Snapshot
+from penstock.host.metadata_store import (
+    Change,
+    Committed,
+    Compare,
+    Conflict,
+    Delete,
+    DeleteAll,
+    Entry,
+    Put,
+    SessionId,
+    Snapshot,
+)
 from penstock.metadata.sqlite import SqliteStore
 
 KEYS = st.sampled_from(["/a", "/a/1", "/a/2", "/a0", "/b/1", "/b"])
+PREFIXES = ("/a/", "/b")
+
+
+def _can_be_one_transaction(changes: list[Change]) -> bool:
+    doomed = tuple(change.prefix for change in changes if isinstance(change, DeleteAll))
+    return not any(name(change).startswith(doomed) for change in changes if not isinstance(change, DeleteAll))
+
+
+def name(change: Change) -> str:
+    return change.prefix if isinstance(change, DeleteAll) else change.key
+
+
 CHANGES = st.lists(
-    st.builds(Put, KEYS, st.binary(max_size=5_000)) | st.builds(Delete, KEYS),
+    st.builds(Put, KEYS, st.binary(max_size=5_000), st.sampled_from([None, None, SessionId(1)]))
+    | st.builds(Delete, KEYS)
+    | st.builds(DeleteAll, st.sampled_from(PREFIXES)),
     max_size=4,
-    unique_by=lambda change: change.key,
-)
+    unique_by=name,
+).filter(_can_be_one_transaction)
 # How far each compared revision is from the true one.
 COMPARES = st.dictionaries(KEYS, st.sampled_from([0, 0, 0, 1]), max_size=3)
 
@@ -30,25 +56,41 @@ class Model:
     def __init__(self) -> None:
         self.revision = 0
         self.entries: dict[str, Entry] = {}
+        self.tied: set[str] = set()
 
     def revision_of(self, key: str) -> int:
         return self.entries[key].revision if key in self.entries else 0
 
-    def after(self, changes: list[Change]) -> "Model":
+    def after(self, changes: Sequence[Change]) -> "Model":
         model = Model()
-        model.revision, model.entries = self.revision, dict(self.entries)
-        if any(isinstance(change, Put) or change.key in self.entries for change in changes):
+        model.revision, model.entries, model.tied = self.revision, dict(self.entries), set(self.tied)
+        puts = [change for change in changes if isinstance(change, Put)]
+        doomed = {key for change in changes for key in self.entries if _deletes(change, key)}
+        if puts or doomed:
             model.revision += 1
-        for change in changes:
-            if isinstance(change, Put):
-                model.entries[change.key] = Entry(change.value, model.revision)
-            else:
-                model.entries.pop(change.key, None)
+        for key in doomed:
+            del model.entries[key]
+        model.tied -= doomed
+        for put in puts:
+            model.entries[put.key] = Entry(put.value, model.revision)
+            model.tied.discard(put.key)
+            if put.session is not None:
+                model.tied.add(put.key)
         return model
+
+    def after_opening(self) -> "Model":
+        """No session outlives its process."""
+        return self.after([Delete(key) for key in self.tied])
 
     def snapshot(self, prefix: str = "") -> Snapshot:
         found = {key: self.entries[key] for key in sorted(self.entries) if key.startswith(prefix)}
         return Snapshot(self.revision, found)
+
+
+def _deletes(change: Change, key: str) -> bool:
+    if isinstance(change, DeleteAll):
+        return key.startswith(change.prefix)
+    return isinstance(change, Delete) and key == change.key
 
 
 class StoreAgainstDict(RuleBasedStateMachine):
@@ -68,10 +110,10 @@ class StoreAgainstDict(RuleBasedStateMachine):
         compared = [Compare(key, self.model.revision_of(key) + off) for key, off in compares.items()]
         outcome = self.store.transact(compared, changes)
         if any(compares.values()):
-            assert outcome == Conflict()
+            assert outcome == Conflict(self.model.revision)
         else:
-            self.model = self.model.after(changes)
-            assert outcome == Committed(self.model.revision)
+            before, self.model = self.model.revision, self.model.after(changes)
+            assert outcome == Committed(self.model.revision, has_changed=self.model.revision > before)
 
     @rule(prefix=st.sampled_from(["", "/", "/a", "/a/", "/b/", "/c"]))
     def read(self, prefix: str) -> None:
@@ -80,10 +122,16 @@ class StoreAgainstDict(RuleBasedStateMachine):
         assert list(snapshot.entries) == sorted(snapshot.entries)
 
     @rule()
+    def end_the_session(self) -> None:
+        self.store.end_session(SessionId(1))
+        self.model = self.model.after_opening()
+
+    @rule()
     def restart(self) -> None:
         self.store.close()
         assert not os.path.exists(self.path + "-wal")
         self.store = SqliteStore(self.path)
+        self.model = self.model.after_opening()
 
     @rule(changes=CHANGES, kept=st.floats(0, 1), overwrite=st.booleans())
     def crash_in_a_transaction(self, changes: list[Change], kept: float, overwrite: bool) -> None:
@@ -104,8 +152,9 @@ class StoreAgainstDict(RuleBasedStateMachine):
                 log.write(b"\xa5" * (written - cut))
         self.store = SqliteStore(self.path)
         found = self.store.read("")
-        if cut < written and found == before.snapshot():
+        if cut < written and found == before.after_opening().snapshot():
             self.model = before
+        self.model = self.model.after_opening()
         assert found == self.model.snapshot()
 
     def log_size(self) -> int:

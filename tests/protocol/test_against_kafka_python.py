@@ -1,6 +1,6 @@
 """Our bytes mean to kafka-python what they mean to us, and it would have written the same ones.
 
-It knows no consumer groups of the new protocol; for those, kio is the only witness.
+It knows no consumer groups of the new protocol and no UnregisterBroker; for those, kio is the only witness.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from penstock.protocol.schema import OPERATIONS_NOT_ASKED_FOR, Struct, fields_of
 from tests.protocol.samples import CASES, Case, samples
 
 PACKAGES = ("producer", "consumer", "metadata", "admin")
-UNKNOWN_TO_IT = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}
+UNKNOWN_TO_IT = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "UnregisterBroker"}
 KNOWN_TO_IT = [case for case in CASES if case.api.name not in UNKNOWN_TO_IT]
 
 

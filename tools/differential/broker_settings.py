@@ -9,7 +9,7 @@ _ONLY_KAFKA_HAS = """
 add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
 alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
 alter.log.dirs.replication.quota.window.size.seconds authorizer.class.name
-auto.leader.rebalance.enable background.threads broker.heartbeat.interval.ms
+background.threads broker.heartbeat.interval.ms
 broker.session.timeout.ms client.quota.callback.class config.providers
 connection.failed.authentication.delay.ms connections.max.reauth.ms controlled.shutdown.enable
 controller.listener.names controller.quorum.append.linger.ms controller.quorum.auto.join.enable
@@ -93,7 +93,9 @@ transactional.id.expiration.ms
 ONLY_KAFKA_HAS = frozenset(_ONLY_KAFKA_HAS.split())
 
 _ONLY_PENSTOCK_HAS = """
-group.consumer.rebalance.heartbeat.interval.ms http.listener inter.broker.protocol.version
+auto.balance follower.replication.throttled.rate group.consumer.rebalance.heartbeat.interval.ms
+http.listener inter.broker.protocol.version leader.imbalance.per.broker.percentage
+leader.replication.throttled.rate
 log.flush.policy log.retention.topic.bytes metadata.store
 """
 ONLY_PENSTOCK_HAS = frozenset(_ONLY_PENSTOCK_HAS.split())
@@ -115,6 +117,7 @@ READ_ONLY_HERE = (
 """Kafka can change them while it runs."""
 
 READ_ONLY_THERE = (
+    "auto.leader.rebalance.enable",
     "group.consumer.assignors",
     "group.consumer.heartbeat.interval.ms",
     "group.consumer.max.size",
@@ -128,6 +131,7 @@ READ_ONLY_THERE = (
     "offset.metadata.max.bytes",
     "offsets.retention.check.interval.ms",
     "offsets.retention.minutes",
+    "replica.lag.time.max.ms",
 )
 """Kafka has to be restarted for them."""
 

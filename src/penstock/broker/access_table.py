@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.messages.alter_configs import ALTER_CONFIGS
+from penstock.protocol.messages.alter_partition_reassignments import ALTER_PARTITION_REASSIGNMENTS
 from penstock.protocol.messages.api_versions import API_VERSIONS
 from penstock.protocol.messages.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
 from penstock.protocol.messages.consumer_group_heartbeat import CONSUMER_GROUP_HEARTBEAT
@@ -26,6 +27,7 @@ from penstock.protocol.messages.describe_groups import DESCRIBE_GROUPS
 from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS
 from penstock.protocol.messages.describe_producers import DESCRIBE_PRODUCERS
 from penstock.protocol.messages.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
+from penstock.protocol.messages.elect_leaders import ELECT_LEADERS
 from penstock.protocol.messages.fetch import FETCH
 from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR
 from penstock.protocol.messages.heartbeat import HEARTBEAT
@@ -36,6 +38,7 @@ from penstock.protocol.messages.leave_group import LEAVE_GROUP
 from penstock.protocol.messages.list_config_resources import LIST_CONFIG_RESOURCES
 from penstock.protocol.messages.list_groups import LIST_GROUPS
 from penstock.protocol.messages.list_offsets import LIST_OFFSETS
+from penstock.protocol.messages.list_partition_reassignments import LIST_PARTITION_REASSIGNMENTS
 from penstock.protocol.messages.metadata import METADATA
 from penstock.protocol.messages.offset_commit import OFFSET_COMMIT
 from penstock.protocol.messages.offset_delete import OFFSET_DELETE
@@ -43,6 +46,8 @@ from penstock.protocol.messages.offset_fetch import OFFSET_FETCH
 from penstock.protocol.messages.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
 from penstock.protocol.messages.produce import PRODUCE
 from penstock.protocol.messages.sync_group import SYNC_GROUP
+from penstock.protocol.messages.unregister_broker import UNREGISTER_BROKER
+from penstock.protocol.messages.update_features import UPDATE_FEATURES
 from penstock.security.access import CLUSTER, Authorizer, Operation, Principal, Resource, ResourceType
 from penstock.types import TopicId
 
@@ -126,6 +131,11 @@ ACCESS: dict[int, AccessRow] = {
     DESCRIBE_PRODUCERS.key: AccessRow(Operation.READ, TOPIC, _named("topics", "name")),
     LIST_CONFIG_RESOURCES.key: AccessRow(Operation.DESCRIBE_CONFIGS, ON_CLUSTER, _cluster),
     DESCRIBE_TOPIC_PARTITIONS.key: AccessRow(Operation.DESCRIBE, TOPIC, _named("topics", "name")),
+    ELECT_LEADERS.key: AccessRow(Operation.ALTER, ON_CLUSTER, _cluster),
+    ALTER_PARTITION_REASSIGNMENTS.key: AccessRow(Operation.ALTER, ON_CLUSTER, _cluster),
+    LIST_PARTITION_REASSIGNMENTS.key: AccessRow(Operation.DESCRIBE, ON_CLUSTER, _cluster),
+    UNREGISTER_BROKER.key: AccessRow(Operation.ALTER, ON_CLUSTER, _cluster),
+    UPDATE_FEATURES.key: AccessRow(Operation.ALTER, ON_CLUSTER, _cluster),
     OFFSET_COMMIT.key: AccessRow(Operation.READ, GROUP, _named("group_id")),
     OFFSET_FETCH.key: AccessRow(Operation.DESCRIBE, GROUP, _fetched_groups),
     OFFSET_DELETE.key: AccessRow(Operation.DELETE, GROUP, _named("group_id")),

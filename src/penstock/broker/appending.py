@@ -53,8 +53,13 @@ class Turn:
 
 class Appending:
     def __init__(
-        self, on_full: Callable[[StorageFull], None], on_failed: Callable[[StorageFailed], None]
+        self,
+        on_full: Callable[[StorageFull], None],
+        on_failed: Callable[[StorageFailed], None],
+        is_certain: Callable[[Partition, str], bool],
     ) -> None:
+        """`is_certain`: whether a producer may be told what would be untrue if another led (`doubts.py`)."""
+        self._is_certain = is_certain
         self._on_full = on_full
         self._on_failed = on_failed
 
@@ -73,7 +78,7 @@ class Appending:
         try:
             answer = partition.offer(records, now_ms)
         except (StorageFull, StorageFailed, ApiError) as problem:
-            if (refusal := self._refusal(problem, request)) is problem:
+            if (refusal := self._refusal(partition, problem, request)) is problem:
                 raise
             raise refusal from problem
         return self._wait(partition, answer, request) if isinstance(answer, Inspection) else answer
@@ -116,9 +121,9 @@ class Appending:
             assert result is not None, "an inspection has a result or an error"
             return partition.store(result)
         except (StorageFull, StorageFailed, ApiError) as problem:
-            return self._refusal(problem, request)
+            return self._refusal(partition, problem, request)
 
-    def _refusal(self, problem: Exception, request: ProduceRequest) -> ApiError:
+    def _refusal(self, partition: Partition, problem: Exception, request: ProduceRequest) -> ApiError:
         if isinstance(problem, StorageFull):
             self._on_full(problem)
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem))
@@ -126,6 +131,9 @@ class Appending:
             self._on_failed(problem)
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem))
         assert isinstance(problem, ApiError)
+        if problem.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            is_certain = self._is_certain(partition, problem.detail)
+            return problem if is_certain else ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another may lead")
         if problem.code is ErrorCode.INVALID_TXN_STATE and request.transactional_id is None:
             return ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         return problem

@@ -6,20 +6,23 @@ on disk is checked and durable; everything that was acknowledged is durable befo
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.broker.cleaner import ProcessCleaner
 from penstock.broker.cluster import Cluster
-from penstock.broker.compaction import Compaction
+from penstock.broker.compaction import Cleaner, Compaction
 from penstock.broker.compaction import Means as CleaningMeans
 from penstock.broker.connection import Shared
 from penstock.broker.coordination import Means
-from penstock.broker.failures import notice_bug, report_failure, stop_on_failure
+from penstock.broker.failures import leave_on_failure, notice_bug, report_failure, stop_on_failure
+from penstock.broker.fetch_reads import NO_FOLLOWERS
 from penstock.broker.group_coordinator import GroupCoordinator, group_shards
 from penstock.broker.group_reports import GroupReports
+from penstock.broker.membership import agree_on_cluster
+from penstock.broker.place import Place, SharedStore, opening_image
 from penstock.broker.quotas import NoQuotas, Quotas
 from penstock.broker.record_times import RecordTimes
 from penstock.broker.router import Router
@@ -29,17 +32,18 @@ from penstock.broker.storage import Storage
 from penstock.broker.topic_creation import TopicCreation
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Listener
-from penstock.controller.topics import Decision, bump_leader_epochs, register_broker
+from penstock.controller.decision import NOTHING_TO_DO, Decision, pieces
+from penstock.controller.topics import bump_leader_epochs, register_broker
 from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock, SystemClock
 from penstock.host.disk import Disk
-from penstock.host.folder_lock import FolderLock
+from penstock.host.folder_lock import FolderLock, Lock
 from penstock.host.metadata_store import Conflict, MetadataStore
 from penstock.host.os_disk import OsDisk
 from penstock.host.randomness import Randomness, SystemRandomness
 from penstock.host.tasks import Tasks
 from penstock.host.tls import TlsListener
-from penstock.host.worker import Worker, WorkerPool
+from penstock.host.worker import NewWorker, Worker, WorkerPool
 from penstock.limits import (
     COLD_READ_THREADS,
     DISK_RESERVE_BYTES,
@@ -49,12 +53,30 @@ from penstock.limits import (
     SHUTDOWN_MS_MAX,
     TLS_RELOAD_CHECK_MS,
 )
-from penstock.log.data_directory import DataDirectory, open_directory, refuse_strangers
-from penstock.metadata.image import ClusterImage, Endpoint, apply, image_of
+from penstock.log.data_directory import (
+    DataDirectory,
+    cluster_of,
+    new_id,
+    open_directory,
+    refuse_other_store,
+    refuse_strangers,
+)
+from penstock.metadata import levels
+from penstock.metadata.embedded import EmbeddedStore
+from penstock.metadata.image import ClusterImage, Endpoint, image_of
 from penstock.metadata.keys import Keys
 from penstock.metadata.sqlite import SqliteStore
 from penstock.observability.logs import Log, Silence
+from penstock.replication.roles import Admission
 from penstock.security.access import AllowEverything, Authorizer
+
+
+def etcd_store(address: str) -> MetadataStore:
+    # A broker that is alone never loads them.
+    from penstock.metadata.etcd import EtcdStore
+    from penstock.metadata.etcd_url import parse_etcd_url
+
+    return EtcdStore(parse_etcd_url(address))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +89,11 @@ class World:
     log: Log = field(default_factory=Silence)
     authorizer: Authorizer = field(default_factory=AllowEverything)
     quotas: Quotas = field(default_factory=NoQuotas)
+    open_store: Callable[[str], MetadataStore] = etcd_store
+    """The store that the brokers of a cluster share, from the text of `metadata.store`."""
+    new_worker: NewWorker = Worker
+    new_cleaner: Callable[[], Cleaner] = ProcessCleaner
+    lock_folder: Callable[[str], Lock] = FolderLock
 
 
 class RunningBroker:
@@ -81,10 +108,22 @@ class RunningBroker:
         self.listeners: tuple[Listener, ...] = ()
         """With their real ports."""
         self.failure: str | None = None
+        self.place: Place | None = None
+        """In its cluster; None if it is alone."""
+        self.has_given_up = False
+        self.on_giving_up: Callable[[], None] = lambda: None
 
     def not_ready(self) -> str | None:
         """Why clients cannot be served; None when they can."""
-        return self.failure or self.storage.partitions.failure
+        outside = self.place.not_admitted() if self.place is not None else None
+        return self.failure or self.storage.partitions.failure or outside
+
+    def give_up(self) -> None:
+        """It can no longer be a member of its cluster. Whoever started it is to stop it."""
+        self.has_given_up = True
+        if self.place is not None:
+            self.place.give_up()
+        self.on_giving_up()
 
 
 class _Foundation(NamedTuple):
@@ -95,6 +134,8 @@ class _Foundation(NamedTuple):
     storage: Storage
     pool: WorkerPool
     storage_worker: Worker
+    shared: SharedStore | None
+    """None: this broker is alone."""
 
 
 @asynccontextmanager
@@ -111,6 +152,7 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
         stack.callback(loop.set_exception_handler, loop.get_exception_handler())
         loop.set_exception_handler(notice_bug(broker, world.log))
         groups = _coordinate_groups(broker, found.pool, world, stack)
+        broker.place = place = None if found.shared is None else Place(broker, found.shared, config, world)
         parts = Parts(
             cluster=cluster,
             storage=storage,
@@ -123,29 +165,50 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
             randomness=world.randomness,
             data_path=_absolute(found.directory.logs_path),
             reply_room=lambda: REPLY_BYTES_TOTAL_MAX - shared.reply_bytes_queued,
+            followers=NO_FOLLOWERS if place is None else place.followers,
         )
         add_routes(router, parts)
         stack.push_async_callback(tasks.stop)
-        await _start_serving(config, broker, found, world, stack)
+        await _start_serving(config, broker, found, world, stack, place)
         yield broker
 
 
 async def _open_storage(config: BrokerConfig, world: World, stack: AsyncExitStack) -> _Foundation:
     loop = asyncio.get_running_loop()
-    directory, store = _open_directory(config, world, stack)
-    image = _opening_image(directory, store, was_clean=directory.take_clean_mark())
-    workers = [Worker(name, loop) for name in ("flush", "storage", "metadata")]
-    pool = WorkerPool("read", COLD_READ_THREADS, loop)
+    shared = None if config.node.is_alone else await _open_shared_store(config, world, stack)
+    directory = _open_directory(config, world, stack, shared)
+    workers = [world.new_worker(name, loop) for name in ("flush", "storage", "metadata")]
+    pool = WorkerPool("read", COLD_READ_THREADS, loop, world.new_worker)
     stack.callback(pool.stop)
     for worker in workers:
         stack.callback(worker.stop)
-    cluster = Cluster(store, workers[2], image, config, directory.release_reserve)
-    storage = Storage(directory, lambda: cluster.config, (workers[0], workers[1]), world.clock, world.log)
+    if shared is None:
+        store: MetadataStore = EmbeddedStore(SqliteStore(directory.metadata_path), workers[2])
+        stack.push_async_callback(store.close)
+        image = await _opening_image(directory, store, was_clean=directory.take_clean_mark())
+    else:
+        store = shared.store
+        image = await opening_image(shared, directory)
+    cluster = Cluster(store, image, config, directory.release_reserve, report_failure(world.log))
+    pair = workers[0], workers[1]
+    storage = Storage(directory, lambda: cluster.config, pair, world.clock, world.log, world.new_worker)
+    if shared is not None:
+        storage.partitions.may_lead = shared.admission
+        storage.partitions.others_may_have_it = True
     storage.open(image)
     await storage.settle()
     stack.push_async_callback(storage.close)
     cluster.subscribe(storage.follow)
-    return _Foundation(directory, cluster, storage, pool, workers[1])
+    return _Foundation(directory, cluster, storage, pool, workers[1], shared)
+
+
+async def _open_shared_store(config: BrokerConfig, world: World, stack: AsyncExitStack) -> SharedStore:
+    node = config.node
+    store = world.open_store(node.metadata_store)
+    stack.push_async_callback(store.close)
+    known = cluster_of(world.disk, node.data_dir, node.node_id)
+    cluster_id = await agree_on_cluster(store, known, lambda: new_id(world.randomness))
+    return SharedStore(store, cluster_id, Admission(node.node_id))
 
 
 def _shared(config: BrokerConfig, router: Router, tasks: Tasks, world: World) -> Shared:
@@ -184,16 +247,25 @@ def _coordinate_groups(
 
 
 async def _start_serving(
-    config: BrokerConfig, broker: RunningBroker, found: _Foundation, world: World, stack: AsyncExitStack
+    config: BrokerConfig,
+    broker: RunningBroker,
+    found: _Foundation,
+    world: World,
+    stack: AsyncExitStack,
+    place: "Place | None",
 ) -> None:
     server, storage = broker.server, broker.storage
-    writer = Tasks(stop_on_failure(broker, world.log))
+    # A broker that is alone has nobody who would take over: it serves what it still can.
+    as_member = stop_on_failure if place is None else leave_on_failure
+    writer = Tasks(as_member(broker, world.log))
     stack.push_async_callback(writer.stop)
     tls = {name: TlsListener(name, setting) for name, setting in config.tls.items()}
     stack.push_async_callback(_stop_serving, server, storage, world.log)
     broker.listeners = await _listen(config, server, tls)
-    await _register(broker.cluster, config, broker.listeners, writer)
+    writer.start(broker.cluster.run(), "metadata")
     background = Tasks(stop_on_failure(broker, world.log))
+    if place is None:
+        await _register(broker.cluster, config, broker.listeners)
     broker.compaction = _compaction(broker, found.directory, found.storage_worker, world)
     stack.push_async_callback(broker.compaction.cleaner.rest)
     stack.push_async_callback(background.stop)
@@ -206,11 +278,19 @@ async def _start_serving(
     if tls:
         background.start(_reload_certificates(tls, world.log), "certificates")
     await server.serve()
+    if place is not None:
+        # Others look whether somebody listens where a broker says it does.
+        await place.join(found.directory)
+        members = Tasks(as_member(broker, world.log))
+        stack.push_async_callback(members.stop)
+        place.start(members)
+        stack.push_async_callback(place.leave)
+        await place.until_admitted()
 
 
 def _compaction(broker: RunningBroker, directory: DataDirectory, worker: Worker, world: World) -> Compaction:
     means = CleaningMeans(directory, worker, world.clock, world.log)
-    compaction = Compaction(broker.storage, lambda: broker.cluster.config.cleaner, ProcessCleaner(), means)
+    compaction = Compaction(broker.storage, lambda: broker.cluster.config.cleaner, world.new_cleaner(), means)
     compaction.open()
     broker.cluster.subscribe(compaction.follow)
     return compaction
@@ -221,15 +301,20 @@ def _absolute(path: str) -> str:
 
 
 def _open_directory(
-    config: BrokerConfig, world: World, stack: AsyncExitStack
-) -> tuple[DataDirectory, MetadataStore]:
-    path = config.node.data_dir
+    config: BrokerConfig, world: World, stack: AsyncExitStack, shared: SharedStore | None
+) -> DataDirectory:
+    path, cluster_id = config.node.data_dir, None if shared is None else shared.cluster_id
     refuse_strangers(world.disk, path)
     world.disk.make_folder(path)
-    stack.callback(FolderLock(path).release)
-    directory = open_directory(world.disk, path, config.node.node_id, world.randomness)
+    lock = world.lock_folder(path)
+    stack.callback(lock.release)
+    refuse_other_store(world.disk, path, alone=shared is None)
+    directory = open_directory(world.disk, path, config.node.node_id, world.randomness, cluster_id)
     if world.disk.space(path).usable_bytes < DISK_RESERVE_BYTES:
         directory.release_reserve()
+    directory.lock_mark = lock.mark
+    if shared is not None:
+        return directory
     if not world.disk.exists(directory.metadata_path) and directory.partitions_on_disk():
         raise CorruptData(
             f"{directory.metadata_path} is missing although {directory.logs_path} holds records: "
@@ -237,29 +322,30 @@ def _open_directory(
         )
     # SQLite would let everybody read it who the process lets read its files, not as the logs are.
     world.disk.open(directory.metadata_path, create=True).release()
-    store = SqliteStore(directory.metadata_path)
-    stack.callback(store.close)
-    return directory, store
+    return directory
 
 
-def _opening_image(directory: DataDirectory, store: MetadataStore, *, was_clean: bool) -> ClusterImage:
+async def _opening_image(directory: DataDirectory, store: MetadataStore, *, was_clean: bool) -> ClusterImage:
     """The cluster as it was left. After an unclean stop every partition begins a new epoch.
 
     Records that were shown and then lost (flush policy os) must be detectable by those who saw them.
     """
     cluster_id = directory.identity.cluster_id
-    image = image_of(store.read(Keys(cluster_id).prefix), cluster_id)
-    return image if was_clean else _commit(store, image, bump_leader_epochs(image))
-
-
-def _commit(store: MetadataStore, image: ClusterImage, decision: Decision) -> ClusterImage:
-    """For decisions at start, when nobody else can be deciding."""
-    if not decision.changes:
+    prefix = Keys(cluster_id).prefix
+    image = image_of(await store.read(prefix), cluster_id)
+    decision = NOTHING_TO_DO if was_clean else bump_leader_epochs(image)
+    if not decision.everything:
         return image
-    outcome = store.transact(decision.compares, decision.changes)
-    if isinstance(outcome, Conflict):
-        raise CorruptData("the metadata changed while only this broker had it open")
-    return apply(image, decision.changes, outcome.revision)
+    await _commit(store, decision)
+    return image_of(await store.read(prefix), cluster_id)
+
+
+async def _commit(store: MetadataStore, decision: Decision) -> None:
+    """For decisions at start, when nobody else can be deciding."""
+    for piece in pieces(decision, store.changes_max):
+        outcome = await store.transact(piece.compares, piece.changes)
+        if isinstance(outcome, Conflict):
+            raise CorruptData("the metadata changed while only this broker had it open")
 
 
 async def _listen(config: BrokerConfig, server: Server, tls: dict[str, TlsListener]) -> tuple[Listener, ...]:
@@ -270,17 +356,19 @@ async def _listen(config: BrokerConfig, server: Server, tls: dict[str, TlsListen
     return tuple(bound)
 
 
-async def _register(
-    cluster: Cluster, config: BrokerConfig, listeners: tuple[Listener, ...], tasks: Tasks
-) -> None:
+async def _register(cluster: Cluster, config: BrokerConfig, listeners: tuple[Listener, ...]) -> None:
     """Say where this broker listens, if that is not known already."""
-    tasks.start(cluster.run(), "metadata")
     node = config.node
     endpoints = {
         listener.name: Endpoint(listener.advertised_host, listener.advertised_port) for listener in listeners
     }
     known = cluster.image.brokers.get(node.node_id)
-    if known is None or known.rack != node.rack or dict(known.endpoints) != endpoints:
+    if (
+        known is None
+        or known.rack != node.rack
+        or dict(known.endpoints) != endpoints
+        or known.level_max != levels.NEWEST
+    ):
         await cluster.change(
             lambda image: register_broker(image, node.node_id, rack=node.rack, endpoints=endpoints)
         )

@@ -75,6 +75,8 @@ class Checkpoints:
             return
         try:
             await self._flusher.flush_to([(partition, plan.recovery_point) for partition, plan in planned])
+            # Of a topic that was deleted, or of a leadership that is over and whose log another has now.
+            self._abandon([entry for entry in planned if entry[0].offline is not None])
             planned = [entry for entry in planned if entry[0].offline is None]
             await self._worker.run(lambda: _carry_out(self._disk, planned))
         except StorageFull as full:
@@ -96,8 +98,8 @@ class Checkpoints:
     def _finish(self, planned: Planned) -> None:
         needless: list[str] = []
         for partition, plan in planned:
-            if partition.offline is None:
-                needless += partition.log.end_checkpoint(plan)
+            if not partition.log.is_closed:
+                needless += partition.log.end_checkpoint(plan, partition.high_watermark)
         self._worker.submit(lambda: _remove(self._disk, needless), self._removed)
 
     def _removed(self, _: None, error: BaseException | None) -> None:

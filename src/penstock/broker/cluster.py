@@ -1,26 +1,65 @@
 """The cluster's facts as this broker holds them, and the one way to change them.
 
 Decisions are pure functions of an image (`controller/`). Here they are carried out: decide, commit
-to the metadata store, apply to the image, tell the subscribers. One task does it for everybody, one
-change after another, so that no decision rests on an image that another is about to replace.
+to the metadata store, wait until this broker has seen it, answer.
+
+Rule 1: the image advances by what the store shows, in the order of revisions, never by what was
+        asked of it. Whoever changed something, this broker or another, takes the same way.
+Rule 2: an image is answered, and counts as seen, when every subscriber has followed it.
+Rule 3: one change after another, so that of this broker's decisions none rests on an image that
+        another is about to replace. `propose` is for those whose refusal is expected and harmless.
+Rule 4: while the store is away the image stays as it is and nothing is changed; everybody is told
+        so at once instead of waiting.
+Rule 5: a store that is behind what was seen of it is another one, put back from an older copy. This broker's
+        image shows what never happened there: it ends, whoever noticed. A member of etcd may lag behind, so
+        what is compared is the answer to a linearisable question. And it may have come as far meanwhile: a
+        watch that is begun again is asked for the event that was seen last, and has to show the same.
+Rule 6: a decision that cannot be made is the trouble of whoever asked for it. The next one is made.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from contextlib import aclosing
+from typing import NamedTuple, NoReturn
 
+import msgspec
+
+from penstock.broker.history import seen_of, shows
 from penstock.config.broker import BrokerConfig
-from penstock.controller.topics import Decision
+from penstock.controller.decision import Decision, pieces
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
-from penstock.host.metadata_store import Committed, Conflict, MetadataStore
-from penstock.host.worker import Worker
-from penstock.limits import METADATA_CHANGES_QUEUED_MAX, METADATA_CONFLICTS_MAX
+from penstock.host.metadata_store import (
+    Committed,
+    Conflict,
+    Event,
+    HistoryGone,
+    MetadataStore,
+    StoreAway,
+    StoreRefuses,
+)
+from penstock.host.tasks import Tasks
+from penstock.limits import (
+    METADATA_AWAY_PAUSE_MS,
+    METADATA_CHANGES_QUEUED_MAX,
+    METADATA_CONFLICTS_MAX,
+    METADATA_NEWS_MS,
+    METADATA_PROPOSALS_MAX,
+    METADATA_SEEN_MS_MAX,
+    METADATA_TRIES_MAX,
+)
 from penstock.metadata.image import ClusterImage, apply, image_of
 from penstock.metadata.keys import Keys
+from penstock.metadata.values import PartitionValue, decode
+from penstock.types import TopicId
 
 Decide = Callable[[ClusterImage], Decision]
 Subscriber = Callable[[ClusterImage, ClusterImage], Awaitable[None]]
-"""Told of the image before and after. No change is answered, and no other decided, until it is done."""
+"""Told of the image before and after. No change is answered, and none follows, until it is done."""
+
+Report = Callable[[str, BaseException], None]
+
+_PROBLEMS = (ApiError, CorruptData, StorageFull, StorageFailed)
 
 
 class _Change(NamedTuple):
@@ -28,31 +67,86 @@ class _Change(NamedTuple):
     outcome: "asyncio.Future[ClusterImage]"
 
 
+class _Waiting(NamedTuple):
+    revision: int
+    seen: "asyncio.Future[None]"
+
+
+class _NotFollowed(NamedTuple):
+    """A subscriber could not follow from one image to the next."""
+
+    before: int
+    after: int
+    problem: Exception
+
+
 class Cluster:
     def __init__(
         self,
         store: MetadataStore,
-        worker: Worker,
         image: ClusterImage,
         config: BrokerConfig,
         make_room: Callable[[], bool] = lambda: False,
+        report: Report = lambda name, failure: None,
     ) -> None:
-        """`make_room` frees space that was set aside for this; False if there is none."""
+        """`make_room` frees space that was set aside for this; False if there is none.
+
+        `report` is told of a mistake of ours that only one change suffers from.
+        """
         self._store = store
-        self._worker = worker
+        self._prefix = Keys(image.cluster_id).prefix
         self._static_config = config
         self._changes: asyncio.Queue[_Change] = asyncio.Queue(METADATA_CHANGES_QUEUED_MAX)
+        self._proposals = asyncio.Semaphore(METADATA_PROPOSALS_MAX)
         self._subscribers: list[Subscriber] = []
         self._make_room = make_room
+        self._report = report
+        self._fail: Callable[[str, BaseException], None] = report
+        """Ends `run`."""
         self._has_ended = False
+        self._must_read = False
+        self._turn = asyncio.Lock()
+        self._waiting: list[_Waiting] = []
+        self._seen_revision = image.revision
+        self.latest: Event | None = None
+        """What the watch showed last; None: nothing yet that the store still has."""
+        self._not_followed: deque[_NotFollowed] = deque(maxlen=METADATA_PROPOSALS_MAX)
         self.image = image
         self.config = self._effective_config()
+        self._without: ClusterImage | None = None
+        self.store_away_since: float | None = None
+        """On the loop's clock; None while the store answers."""
+        self.store_away_reason = ""
+
+    @property
+    def changes_max(self) -> int:
+        """How many one transaction of the store takes."""
+        return self._store.changes_max
+
+    @property
+    def store_away_reason_now(self) -> str | None:
+        """Why nothing can be changed at the moment; None while the store answers."""
+        return None if self.store_away_since is None else self.store_away_reason
+
+    @property
+    def shown(self) -> ClusterImage:
+        """What clients are told: the image, unless this broker knows better (`hide`)."""
+        return self.image if self._without is None else self._without
+
+    def hide(self, broker_id: int | None) -> None:
+        """Clients are not sent to this broker, although the image has it, until there is another image."""
+        if broker_id is None or broker_id not in self.image.brokers:
+            self._without = None
+            return
+        gone = msgspec.structs.replace(self.image.brokers[broker_id], live=None)
+        brokers = {**self.image.brokers, broker_id: gone}
+        self._without = msgspec.structs.replace(self.image, brokers=brokers)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         self._subscribers.append(subscriber)
 
     async def change(self, decide: Decide) -> ClusterImage:
-        """Carry out a decision and return the image that shows it. Raises the ApiError of a refusal."""
+        """Carry out a decision and return an image that shows it. Raises the ApiError of a refusal."""
         outcome: asyncio.Future[ClusterImage] = asyncio.get_running_loop().create_future()
         if not self._has_ended:
             await self._changes.put(_Change(decide, outcome))
@@ -61,21 +155,184 @@ class Cluster:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the metadata can no longer be changed")
         return await outcome
 
+    async def propose(self, decision: Decision) -> Committed | Conflict:
+        """Try a decision once and at once, beside the changes that wait for their turn.
+
+        Returns when this broker has seen what was committed; whether all of it could follow is not asked.
+        StoreAway: what has become of it is unknown, and it may still happen.
+        """
+        async with self._proposals:
+            outcome = await self._commit(pieces(decision, self._store.changes_max))
+        if isinstance(outcome, Committed) and outcome.has_changed:
+            await self._seen(outcome.revision)
+        return outcome
+
+    async def leader_in_store(self, topic_id: TopicId, index: int) -> tuple[int, int] | None:
+        """Who leads a partition, and in which epoch, as the store says now; None: it knows none."""
+        key = Keys(self.image.cluster_id).partition(topic_id, index)
+        entry = (await self._store.read(key)).entries.get(key)
+        if entry is None:
+            return None
+        value = decode(PartitionValue, key, entry.value)
+        return value.leader, value.leader_epoch
+
+    async def learn(self, conflict: Conflict, decided_on: ClusterImage) -> None:
+        """Returns when this broker has seen why a proposal met a conflict. ApiError: not in time."""
+        await self._learn_why(conflict, decided_on.revision)
+
     async def run(self) -> None:
-        """The one task that changes anything. If it ends, so does everybody's waiting."""
+        """Follow the store and carry out changes. If this ends, so does everybody's waiting."""
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def fail(_: str, failure: BaseException) -> None:
+            if not failed.done():
+                failed.set_exception(failure)
+
+        self._fail = fail
+        tasks = Tasks(fail)
+        tasks.start(self._follow(), "metadata watch")
+        tasks.start(self._carry_out_changes(), "metadata changes")
         try:
-            while True:
-                await self._next()
+            await failed
         finally:
             self._has_ended = True
+            await tasks.stop()
             while not self._changes.empty():
                 self._changes.get_nowait().outcome.cancel()
+            for waiting in self._waiting:
+                waiting.seen.cancel()
+
+    # Following
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                await self._watch()
+            except HistoryGone:
+                self._must_read = True
+            except (StoreAway, StoreRefuses) as problem:
+                if self.store_away_since is None:
+                    self.store_away_since = asyncio.get_running_loop().time()
+                self.store_away_reason = str(problem)
+                await asyncio.sleep(METADATA_AWAY_PAUSE_MS / 1000)
+
+    async def _watch(self) -> None:
+        if self._must_read:
+            await self._read_again()
+            self._must_read = False
+            self.latest = None  # its history is gone
+        elif self.store_away_since is not None:
+            # A watch is silent when nothing happens: something has to be answered.
+            known = self.image.revision
+            self._require_not_put_back(known, (await self._store.read(f"{self._prefix}controller")).revision)
+        self.store_away_since = None
+        expected, after = self.latest, self.image.revision
+        if expected is not None:
+            after = expected.revision - 1
+        async with aclosing(self._store.watch(self._prefix, after)) as events:
+            async for event in events:
+                if expected is not None:
+                    self._require_same(expected, event)
+                    expected = None
+                await self._take(event)
+
+    async def _take(self, event: Event) -> None:
+        async with self._turn:
+            # What was read again meanwhile may be ahead of the watch.
+            if event.revision > self.image.revision:
+                self.latest = event
+                await self._show(apply(self.image, event.changes, event.revision))
+
+    async def _read_again(self) -> None:
+        known, seen = self.image.revision, seen_of(self.latest, self.image.revision)
+        snapshot = await self._store.read(self._prefix)
+        self._require_not_put_back(known, snapshot.revision)
+        if not await shows(self._store, self._prefix, seen):
+            self._fail_other_change(seen.revision)
+        async with self._turn:
+            if snapshot.revision > self.image.revision:
+                await self._show(image_of(snapshot, self.image.cluster_id))
+
+    def _require_not_put_back(self, known: int, revision: int) -> None:
+        """`known` was seen before the store was asked, which says that it is at `revision`."""
+        if revision < known:
+            self._fail_put_back(f"is at revision {revision}, and this broker has seen {known}")
+
+    def _require_same(self, expected: Event, event: Event) -> None:
+        if event.revision != expected.revision or set(event.changes) != set(expected.changes):
+            self._fail_other_change(expected.revision)
+
+    def _fail_other_change(self, revision: int) -> NoReturn:
+        self._fail_put_back(f"shows another change at revision {revision} than it did before")
+
+    def _fail_put_back(self, what: str) -> NoReturn:
+        problem = CorruptData(
+            f"the metadata store {what}: "
+            "it was replaced or put back from an older copy. Put back the one that these brokers followed, "
+            "and start every broker again"
+        )
+        self._fail("metadata watch", problem)
+        raise problem
+
+    async def _show(self, image: ClusterImage) -> None:
+        before, self.image = self.image, image
+        self._without = None
+        if image.broker_overrides is not before.broker_overrides:
+            self.config = self._effective_config()
+        try:
+            for subscriber in self._subscribers:
+                await subscriber(before, image)
+        except _PROBLEMS as problem:
+            self._not_followed.append(_NotFollowed(before.revision, image.revision, problem))
+        self._seen_revision = image.revision
+        self._wake()
+
+    def _wake(self) -> None:
+        """Everybody who waited for this image."""
+        still: list[_Waiting] = []
+        for waiting in self._waiting:
+            if waiting.revision > self._seen_revision:
+                still.append(waiting)
+            elif not waiting.seen.done():
+                waiting.seen.set_result(None)
+        self._waiting = still
+
+    async def _followed(self, outcome: Committed) -> None:
+        """Returns when this broker has seen what was committed. Raises why it could not follow."""
+        if not outcome.has_changed:
+            return
+        await self._seen(outcome.revision)
+        for before, after, problem in self._not_followed:
+            if before < outcome.revision <= after:
+                raise problem
+
+    async def _seen(self, revision: int) -> None:
+        """Returns when every subscriber has followed the image of this revision."""
+        if self._seen_revision >= revision:
+            return
+        waiting = _Waiting(revision, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        try:
+            async with asyncio.timeout(METADATA_SEEN_MS_MAX / 1000):
+                await waiting.seen
+        except TimeoutError:
+            detail = f"this broker has not yet seen revision {revision} of the metadata; try again"
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+
+    # Changing
+
+    async def _carry_out_changes(self) -> None:
+        while True:
+            await self._next()
 
     async def _next(self) -> None:
         change = await self._changes.get()
         try:
             image = await self._carry_out(change.decide)
-        except (ApiError, CorruptData, StorageFull, StorageFailed) as problem:
+        except (*_PROBLEMS, StoreRefuses) as problem:
             if not change.outcome.cancelled():
                 change.outcome.set_exception(_as_api_error(problem))
         except BaseException:
@@ -86,38 +343,75 @@ class Cluster:
                 change.outcome.set_result(image)
 
     async def _carry_out(self, decide: Decide) -> ClusterImage:
+        silences = 0
         for _ in range(METADATA_CONFLICTS_MAX):
-            decision = decide(self.image)
-            if not decision.changes:
+            self._require_store()
+            decided_on = self.image
+            steps = self._decided(decide, decided_on)
+            if not any(step.changes for step in steps):
                 return self.image
-            outcome = await self._commit(decision)
-            if not isinstance(outcome, Conflict):
-                await self._install(apply(self.image, decision.changes, outcome.revision))
-                return self.image
-            await self._reload()
+            try:
+                outcome = await self._commit(steps)
+            except StoreAway as away:
+                # Decided again all the same: what it compares has moved if it did happen.
+                silences += 1
+                if silences == METADATA_TRIES_MAX:
+                    raise _no_answer(str(away)) from away
+                await asyncio.sleep(METADATA_AWAY_PAUSE_MS / 1000)
+                continue
+            if isinstance(outcome, Conflict):
+                await self._learn_why(outcome, decided_on.revision)
+                continue
+            await self._followed(outcome)
+            return self.image
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "the cluster's metadata kept changing; try again")
 
-    async def _commit(self, decision: Decision) -> Committed | Conflict:
-        def transact() -> Committed | Conflict:
-            return self._store.transact(decision.compares, decision.changes)
-
+    def _decided(self, decide: Decide, image: ClusterImage) -> list[Decision]:
+        """The transactions, one after the other. ApiError: it is refused, or could not be decided."""
         try:
-            return await self._worker.run(transact)
+            return pieces(decide(image), self._store.changes_max)
+        except ApiError:
+            raise
+        except Exception as mistake:
+            self._report("a change of metadata", mistake)
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "this could not be decided") from mistake
+
+    async def _commit(self, steps: list[Decision]) -> Committed | Conflict:
+        """StoreAway if what has become of it is unknown."""
+        for step in steps:
+            known = self.image.revision
+            outcome = await self._transact(step)
+            if isinstance(outcome, Conflict):
+                break
+            self._require_not_put_back(known, outcome.revision)
+        return outcome
+
+    async def _transact(self, piece: Decision) -> Committed | Conflict:
+        try:
+            return await self._store.transact(piece.compares, piece.changes)
         except StorageFull:
             if not self._make_room():
                 raise
-            return await self._worker.run(transact)
+            return await self._store.transact(piece.compares, piece.changes)
 
-    async def _reload(self) -> None:
-        keys = Keys(self.image.cluster_id)
-        snapshot = await self._worker.run(lambda: self._store.read(keys.prefix))
-        await self._install(image_of(snapshot, self.image.cluster_id))
+    async def _learn_why(self, conflict: Conflict, decided_on: int) -> None:
+        """Returns with a newer image than the one that was decided on."""
+        if conflict.revision is not None:
+            await self._seen(conflict.revision)
+            return
+        # Usually the news is under way already, and much less than reading everything again.
+        try:
+            async with asyncio.timeout(METADATA_NEWS_MS / 1000):
+                await self._seen(decided_on + 1)
+        except TimeoutError:
+            try:
+                await self._read_again()
+            except StoreAway as away:
+                raise _no_answer(str(away)) from away
 
-    async def _install(self, image: ClusterImage) -> None:
-        before, self.image = self.image, image
-        self.config = self._effective_config()
-        for subscriber in self._subscribers:
-            await subscriber(before, image)
+    def _require_store(self) -> None:
+        if self.store_away_since is not None:
+            raise _no_answer(self.store_away_reason)
 
     def _effective_config(self) -> BrokerConfig:
         node_id = self._static_config.node.node_id
@@ -126,6 +420,11 @@ class Cluster:
         if not own and not cluster:
             return self._static_config
         return self._static_config.with_dynamic(own=own, cluster=cluster)
+
+
+def _no_answer(reason: str) -> ApiError:
+    detail = f"the metadata store cannot be used, and nothing can be changed now: {reason}"
+    return ApiError(ErrorCode.REQUEST_TIMED_OUT, detail)
 
 
 def _as_api_error(problem: Exception) -> ApiError:

@@ -185,17 +185,24 @@ class Compaction:
         self._ranked_at = self._clock.monotonic()
 
     def _forget_the_gone(self) -> None:
-        present = set(self._storage.partitions)
-        self._clean_to = {log: offset for log, offset in self._clean_to.items() if log in present}
-        self._unopened = {log: count for log, count in self._unopened.items() if log in present}
-        self.uncleanable = {log: reason for log, reason in self.uncleanable.items() if log in present}
-        self.setbacks = {log: setback for log, setback in self.setbacks.items() if log in present}
+        """And keep for a partition what was found out about its log under another leader epoch."""
+        now = {partition.log: partition for partition in self._storage.partitions}
+        self._clean_to = {
+            now[known.log]: offset
+            for known, offset in self._clean_to.items()
+            if known.log in now and offset <= known.log.log_end_offset
+        }
+        self._unopened = {now[known.log]: n for known, n in self._unopened.items() if known.log in now}
+        self.uncleanable = {
+            now[known.log]: why for known, why in self.uncleanable.items() if known.log in now
+        }
+        self.setbacks = {now[known.log]: back for known, back in self.setbacks.items() if known.log in now}
 
     def _is_candidate(self, partition: Partition) -> bool:
         return (
             partition.config.is_compacted
             and partition.offline is None
-            and partition.read_only is None
+            and partition.failure is None
             and partition not in self.uncleanable
             and not self._is_set_aside(partition)
         )
@@ -216,7 +223,7 @@ class Compaction:
         policy, now_ms = _policy(partition.config), self._clock.wall_ms()
         log = partition.log
         try:
-            if must_roll(age_of_active(log), policy, now_ms):
+            if log.is_at_rest and must_roll(age_of_active(log), policy, now_ms):
                 log.roll()
                 self._storage.checkpoints.touch(partition)
             if safe_end(log, partition.high_watermark) < log.active.base_offset:
@@ -239,18 +246,19 @@ class Compaction:
         if partition.offline is not None or not job.segments:
             return  # while others were looked at, retention removed what was dirty, or somebody the topic
         self._being_cleaned = partition
-        waiting = job.segments
+        waiting, cuts = job.segments, partition.log.cuts
         try:
             step = await self.cleaner.begin(job)
             while isinstance(step, Replacement):
-                if not await self._swap(partition, step):
+                if cuts != partition.log.cuts or not await self._swap(partition, step):
                     await self._abandon(partition)
                     return
                 waiting = [piece for piece in waiting if piece.base_offset >= step.end_offset]
                 step = await self.cleaner.go_on()
             await self._end(partition, step)
         except (CorruptData, StorageFailed, StorageFull, ConfigError, CleaningBroke, ChildDied) as failure:
-            if partition.offline is None and are_current(partition.log, waiting):
+            is_current = cuts == partition.log.cuts and are_current(partition.log, waiting)
+            if partition.offline is None and is_current:
                 self._note_failure(partition, failure)
                 await self.cleaner.abandon()
             else:
@@ -298,13 +306,13 @@ class Compaction:
     async def _swap(self, partition: Partition, replacement: Replacement) -> bool:
         """Put a cleaned segment in its place. False if the log has changed there since."""
         disk, log = self._directory.disk, partition.log
-        if partition.offline is not None or not replaced_segments(log, replacement):
+        if log.is_closed or not log.is_at_rest or not replaced_segments(log, replacement):
             return False
         # Whoever is cancelled in here leaves it so: the mark on disk may outlive this process.
         log.is_swapping = True
         try:
             await self._worker.run(lambda: decide(disk, log.folder, replacement))
-            if partition.offline is not None:
+            if log.is_closed:
                 return False
             try:
                 taken = take_over(log, replacement)

@@ -15,9 +15,10 @@ from typing import NamedTuple, Protocol
 from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
 from penstock.config.broker import BrokerConfig
+from penstock.controller.decision import Decision
 from penstock.controller.group_settings import alter_group_config
 from penstock.controller.internal_topics import check_internal_settings
-from penstock.controller.topics import Decision, alter_broker_config, alter_topic_config
+from penstock.controller.topics import alter_broker_config, alter_topic_config
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import GROUP_ID_BYTES_MAX, TOPICS_PER_REQUEST_MAX
 from penstock.metadata.image import ClusterImage

@@ -413,6 +413,9 @@ class Connection(asyncio.BufferedProtocol):
         self._outgoing.send()
         self._transport.close()
 
+    def abort(self) -> None:
+        self._transport.abort()
+
     def check(self, now: float, idle_ms_max: int) -> None:
         """Called now and then: end what has stalled."""
         self._outgoing.note()

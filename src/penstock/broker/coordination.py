@@ -1,4 +1,4 @@
-"""The shell around coordinators: one shard for every partition of an internal topic that lives here.
+"""The shell around coordinators: one shard for every partition of an internal topic that is led here.
 
 Decides nothing. It loads shards from their logs, in slices that leave the event loop to others, and
 wakes them when their time has come.
@@ -94,7 +94,9 @@ class Coordination(Generic[State]):
         self._new_state = new_state
         self._means = means
         self._topic_id: TopicId | None = None
-        self._shards: list[_Runner[State]] = []
+        self._count = 0
+        self._shards: dict[int, _Runner[State]] = {}
+        """Of the partitions that this broker leads, by their numbers."""
         self._counts = _Counts()
 
     # Following the topic
@@ -104,61 +106,87 @@ class Coordination(Generic[State]):
         topic = image.topics.get(self._topic)
         if topic is None:
             return
-        self._topic_id = topic.id
-        for partition in self._means.partitions.of_topic(self._topic)[len(self._shards) :]:
-            runner = _Runner(partition, self._new_state, self._means, self._counts)
-            self._shards.append(runner)
+        self._topic_id, self._count = topic.id, len(topic.partitions)
+        for number in range(self._count):
+            self._look_at(number)
+
+    def _look_at(self, number: int) -> None:
+        """What is led under another epoch has another partition, and is loaded anew."""
+        partition = self._means.partitions.find(self._topic, number)
+        known = self._shards.get(number)
+        if known is not None and known.shard.partition is not partition:
+            del self._shards[number]
+            known.shard.end()
+            known = None
+        if known is None and partition is not None and _is_led(partition):
+            runner = self._shards[number] = _Runner(partition, self._new_state, self._means, self._counts)
             runner.load()
 
     async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
         topic = after.topics.get(self._topic)
         if self._topic_id is not None and (topic is None or topic.id != self._topic_id):
             self.close()
-        self.open(after)
+        if topic is not before.topics.get(self._topic) or self._topic_id is None:
+            self.open(after)
 
     def close(self) -> None:
         """Whoever still waits is sent away to look for another coordinator."""
-        shards, self._shards = self._shards, []
-        self._topic_id = None
-        for runner in shards:
+        shards, self._shards = self._shards, {}
+        self._topic_id, self._count = None, 0
+        for runner in shards.values():
             runner.shard.end()
 
     # Commands
 
     def __len__(self) -> int:
-        """How many shards there are; keys are spread over them."""
-        return len(self._shards)
+        """How many shards there are, here and elsewhere; keys are spread over them."""
+        return self._count
+
+    def here(self) -> list[int]:
+        """The numbers of those that this broker has."""
+        return sorted(self._shards)
 
     def execute(self, number: int, command: Command[State], pending: Pending) -> None:
-        if number < len(self._shards):
-            self._shards[number].shard.execute(command, pending)
+        runner = self._shards.get(number)
+        if number < self._count and (runner is None or not _is_led(runner.shard.partition)):
+            # Its log may have been cut when we became its leader; or we lead no longer, as others say.
+            self._look_at(number)
+            runner = self._shards.get(number)
+        if runner is not None:
+            runner.shard.execute(command, pending)
         else:
             pending.refuse(ErrorCode.NOT_COORDINATOR)
 
     def states(self) -> Iterator[State]:
         """To look at; those that load are not complete."""
-        for runner in self._shards:
+        for runner in self._shards.values():
             yield runner.shard.state
 
     def tell_all(self, command: Command[State]) -> None:
         """Of what happened elsewhere; nothing is written at once. Those that load will see it then."""
-        for runner in self._shards:
+        for runner in tuple(self._shards.values()):
             if runner.shard.phase is Phase.ACTIVE:
                 runner.shard.execute(command, _nobody())
 
     def troubles(self) -> Troubles:
         return Troubles(
             unreadable=sum(len(state.unreadable()) for state in self.states()),
-            full=sum(runner.shard.is_full for runner in self._shards),
+            full=sum(runner.shard.is_full for runner in self._shards.values()),
             unanswered=self._counts.unanswered,
             too_large=self._counts.too_large,
         )
 
     def loading(self) -> Iterator[int]:
         """The numbers of the shards that cannot answer yet."""
-        for number, runner in enumerate(self._shards):
+        for number, runner in sorted(self._shards.items()):
             if runner.shard.phase is not Phase.ACTIVE:
                 yield number
+
+
+def _is_led(partition: Partition) -> bool:
+    return partition.following is None and (
+        partition.offline is None or partition.offline.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER
+    )
 
 
 def _nobody() -> Pending:
@@ -200,6 +228,8 @@ class _Runner(Generic[State]):
 
     def broken(self, reason: Exception) -> None:
         means, after_ms = self._means, COORDINATOR_RELOAD_MS
+        if self.shard.partition.offline is not None and not _is_led(self.shard.partition):
+            return  # another leads it, or this broker under another epoch
         means.log.warning("coordinator.broken", partition=self.shard.partition.name, reason=str(reason))
         if isinstance(reason, StorageFull):
             means.on_full(reason)

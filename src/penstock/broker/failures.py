@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from penstock.errors import CorruptData
 from penstock.observability.logs import Log
 
 
@@ -12,6 +13,10 @@ class Failing(Protocol):
     """Somebody who is no longer ready once a failure is noted."""
 
     failure: str | None
+
+
+class Leaving(Failing, Protocol):
+    def give_up(self) -> None: ...
 
 
 def report_failure(log: Log) -> Callable[[str, BaseException], None]:
@@ -28,7 +33,22 @@ def stop_on_failure(broker: Failing, log: Log) -> Callable[[str, BaseException],
 
     def failed(name: str, failure: BaseException) -> None:
         log.error("task.failed", task=name, reason=repr(failure), traceback=_traceback(failure))
-        broker.failure = f"the task {name!r} ended: {failure!r}"
+        why = str(failure) if isinstance(failure, CorruptData) else repr(failure)
+        broker.failure = f"the task {name!r} ended: {why}"
+
+    return failed
+
+
+def leave_on_failure(broker: Leaving, log: Log) -> Callable[[str, BaseException], None]:
+    """Without one of these tasks the broker is no member of its cluster, and would only be in the way.
+
+    A broker that kept its session would go on to lead, and to be controller, though it does neither.
+    """
+    stop = stop_on_failure(broker, log)
+
+    def failed(name: str, failure: BaseException) -> None:
+        stop(name, failure)
+        broker.give_up()
 
     return failed
 

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import NamedTuple, Protocol
 
 from penstock.broker.context import RequestContext
-from penstock.broker.fetch_reads import FetchReads, Gathered, Limits
+from penstock.broker.fetch_reads import NO_REPLICA_EPOCH, FetchReads, Gathered, Limits
 from penstock.broker.fetch_sessions import Fetching, TopicRun, Wanted
 from penstock.broker.router import Later
 from penstock.errors import ErrorCode
@@ -29,6 +29,8 @@ from penstock.protocol.messages.fetch import (
 )
 from penstock.replication.partition import Partition
 
+RACKS_SINCE = 11
+
 
 class Asked(NamedTuple):
     """What a request says beside its partitions."""
@@ -38,16 +40,24 @@ class Asked(NamedTuple):
     bytes_max: int
     isolation_level: int
     replica_id: int
+    replica_epoch: int = NO_REPLICA_EPOCH
+    may_follow: bool = False
+    """The client knows that followers can be read."""
+    rack: str = ""
 
     @classmethod
-    def by(cls, request: FetchRequest) -> "Asked":
-        replica_id = request.replica_id if request.replica_id >= 0 else request.replica_state.replica_id
+    def by(cls, request: FetchRequest, version: int) -> "Asked":
+        state = request.replica_state
+        replica_id = request.replica_id if request.replica_id >= 0 else state.replica_id
         return cls(
             wait_ms=min(request.max_wait_ms, FETCH_WAIT_MS_MAX),
             bytes_min=request.min_bytes,
             bytes_max=request.max_bytes,
             isolation_level=request.isolation_level,
             replica_id=replica_id,
+            replica_epoch=state.replica_epoch,
+            may_follow=version >= RACKS_SINCE,
+            rack=request.rack_id,
         )
 
 
@@ -148,9 +158,10 @@ class FetchInProgress:
         self._later = Later(abandon=self._leave)
         self._watched = self._fetch.partitions_of(self._fetching.wanted)
         self._fetch.watched += len(self._watched)
-        wake = self._wake
+        wake, is_follower = self._wake, self._asked.replica_id >= 0
         for number, partition in enumerate(self._watched):
-            partition.fetch_waits[wake] = number
+            waits = partition.follower_waits if is_follower else partition.fetch_waits
+            waits[wake] = number
         self._expect(self._asked.bytes_min - have_bytes)
         self._timer = asyncio.get_running_loop().call_later(self._asked.wait_ms / 1000, self._time_is_up)
         return self._later
@@ -199,8 +210,10 @@ class FetchInProgress:
 
     def _stop_watching(self) -> None:
         wake = self._wake
+        is_follower = self._asked.replica_id >= 0
         for partition in self._watched:
-            partition.fetch_waits.pop(wake, None)
+            waits = partition.follower_waits if is_follower else partition.fetch_waits
+            waits.pop(wake, None)
         self._fetch.watched -= len(self._watched)
         self._watched = []
         if self._timer is not None:
@@ -250,6 +263,7 @@ def _is_news(entry: Wanted, data: PartitionData) -> bool:
         data.records
         or data.error_code
         or data.diverging_epoch.epoch >= 0
+        or data.preferred_read_replica >= 0
         or data.high_watermark != entry.sent_high_watermark
         or data.log_start_offset != entry.sent_log_start
     )

@@ -10,7 +10,7 @@ thread and comes back when everything is there.
 import asyncio
 from collections.abc import Callable, Iterable
 from struct import Struct as Layout
-from typing import NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from penstock.broker.context import RequestContext
 from penstock.broker.fetch_sessions import PartitionKey, Wanted
@@ -19,6 +19,7 @@ from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, Sto
 from penstock.host.worker import WorkerPool
 from penstock.limits import BATCH_BYTES_MAX, FETCH_BYTES_TOTAL_MAX
 from penstock.log.reading import ColdRead, Found
+from penstock.metadata.image import NO_NODE
 from penstock.protocol.messages.fetch import (
     FETCH,
     AbortedTransaction,
@@ -27,6 +28,7 @@ from penstock.protocol.messages.fetch import (
     PartitionData,
     ReadyPartitionData,
 )
+from penstock.replication.following import SOMEBODY, Following
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
 from penstock.types import LeaderEpoch, Offset
@@ -43,6 +45,7 @@ NOT_FOUND = frozenset(
 
 NOTHING = Found(b"", Offset(0), 0)
 NO_FORM = -1
+NO_REPLICA_EPOCH = -1
 _READY = Layout(">ihqqqBiBx").pack
 """An answer without records in flexible versions: number, error, offsets, transactions, replica, records."""
 
@@ -51,6 +54,57 @@ class Limits(NamedTuple):
     bytes_max: int
     isolation_level: int
     replica_id: int
+    replica_epoch: int = NO_REPLICA_EPOCH
+    may_follow: bool = False
+    """A follower may answer, too."""
+    rack: str = ""
+    """Of the client, where replicas are chosen by that."""
+
+
+class Followers(Protocol):
+    """Those who follow what this broker leads."""
+
+    def is_certain(self, partition: Partition, claim: str) -> bool:
+        """Whether a client may be told what would be untrue if another led (`doubts.py`)."""
+        ...
+
+    @property
+    def is_rack_aware(self) -> bool:
+        """Whether clients are sent to the replica next to them."""
+        ...
+
+    def nearest(self, partition: Partition, rack: str, offset: Offset) -> int:
+        """Who in this rack should be read from there on; NO_NODE: we."""
+        ...
+
+    def require_session(self, broker_id: int, broker_epoch: int) -> None:
+        """ApiError unless that process is the broker."""
+        ...
+
+    def fetched(self, partition: Partition, params: FetchPartition, limits: Limits) -> EpochEndOffset | None:
+        """One of them asks. ApiError if it may not; where its history parts from ours, if it does."""
+        ...
+
+
+class NoFollowers:
+    """Of a broker that is alone."""
+
+    is_rack_aware = False
+
+    def is_certain(self, partition: Partition, claim: str) -> bool:
+        return True
+
+    def nearest(self, partition: Partition, rack: str, offset: Offset) -> int:
+        return NO_NODE
+
+    def require_session(self, broker_id: int, broker_epoch: int) -> None:
+        pass
+
+    def fetched(self, partition: Partition, params: FetchPartition, limits: Limits) -> EpochEndOffset | None:
+        raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no followers")
+
+
+NO_FOLLOWERS: Final = NoFollowers()
 
 
 class Gathered:
@@ -79,11 +133,25 @@ class FetchReads:
         partitions: Partitions,
         pool: WorkerPool,
         on_damage: Callable[[Partition, Exception], None],
+        followers: Followers = NO_FOLLOWERS,
     ) -> None:
         self._partitions = partitions
         self._pool = pool
         self._on_damage = on_damage
+        self._followers = followers
         self._cold_budget = MemoryBudget(FETCH_BYTES_TOTAL_MAX)
+
+    @property
+    def is_rack_aware(self) -> bool:
+        return self._followers.is_rack_aware
+
+    def refusal_of(self, broker_id: int, broker_epoch: int) -> ErrorCode | None:
+        """Why nothing at all is given to who fetches as this broker; None: each partition is looked at."""
+        try:
+            self._followers.require_session(broker_id, broker_epoch)
+        except ApiError as refusal:
+            return refusal.code
+        return None
 
     def find(self, key: PartitionKey) -> Partition | None:
         if key.topic:
@@ -174,32 +242,54 @@ class FetchReads:
             found = self._found_in(partition, entry.params, gathered)
         except ApiError as refusal:
             gathered.has_error = True
-            return _refused(entry.key.partition, refusal.code)
+            if refusal.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                return _refused(entry.key.partition, refusal.code)
+            assert partition is not None, "it was looked into"
+            return self._out_of_range(entry, partition, gathered.limits, context.peer)
         except (StorageFailed, StorageFull):  # its file was closed meanwhile, and cannot be opened
             gathered.has_error = True
             return _refused(entry.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
-        if found is NOTHING and gathered.form != NO_FORM:
+        if found is NOTHING and gathered.form != NO_FORM and partition.following is None:
             return _ready(partition, gathered.form)
         if isinstance(found, PartitionData):
             gathered.has_parted = True
             return found
         return found if isinstance(found, ColdRead) else _answer(partition, found, gathered)
 
+    def _out_of_range(self, entry: Wanted, partition: Partition, limits: Limits, peer: str) -> PartitionData:
+        params, is_follower = entry.params, limits.replica_id >= 0
+        is_beyond = (
+            params.fetch_offset > partition.log.log_end_offset
+            or params.last_fetched_epoch > partition.leader_epoch
+        )
+        claim = f"{params.fetch_offset} is out of range for {peer}"
+        if is_beyond and not is_follower and not self._followers.is_certain(partition, claim):
+            return _refused(entry.key.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        answer = _refused(entry.key.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
+        if is_follower:
+            answer.log_start_offset = partition.log.log_start_offset  # where it begins anew
+        return answer
+
     def _authorised(self, key: PartitionKey, context: RequestContext) -> Partition:
         partition = self.find(key)
         if context.denied and (partition.name.topic if partition else key.topic) in context.denied:
             raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if partition is None:
-            known = key.topic or self._partitions.knows(key.topic_id)
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known else ErrorCode.UNKNOWN_TOPIC_ID)
+            raise self._partitions.not_here(*key)
         return partition
 
     def _found_in(
         self, partition: Partition, params: FetchPartition, gathered: Gathered
     ) -> Found | ColdRead | PartitionData:
-        partition.check_epoch(params.current_leader_epoch)
         if gathered.limits.replica_id >= 0:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no followers")
+            return self._found_for_follower(partition, params, gathered)
+        partition.check_epoch(params.current_leader_epoch)
+        if partition.following is not None:
+            partition.require_online()
+            if not gathered.limits.may_follow or not _may_serve(partition.following, partition, params):
+                partition.require_leader()
+        elif gathered.limits.rack and (sent := self._sent_elsewhere(partition, params, gathered)) is not None:
+            return sent
         if params.last_fetched_epoch >= 0 and (parted := _parting(partition, params)) is not None:
             return parted
         offset = Offset(params.fetch_offset)
@@ -207,6 +297,29 @@ class FetchReads:
             return NOTHING  # the common case of a consumer that has caught up
         limit = min(params.partition_max_bytes, gathered.bytes_left)
         return partition.read(offset, limit, at_least_one=gathered.size == 0)
+
+    def _sent_elsewhere(
+        self, partition: Partition, params: FetchPartition, gathered: Gathered
+    ) -> PartitionData | None:
+        """To the replica in the client's rack; None if it is read here."""
+        node = self._followers.nearest(partition, gathered.limits.rack, Offset(params.fetch_offset))
+        if node == NO_NODE:
+            return None
+        answer = _parted(partition, params, EpochEndOffset())
+        answer.preferred_read_replica = node
+        return answer
+
+    def _found_for_follower(
+        self, partition: Partition, params: FetchPartition, gathered: Gathered
+    ) -> Found | ColdRead | PartitionData:
+        diverging = self._followers.fetched(partition, params, gathered.limits)
+        if diverging is not None:
+            return _parted(partition, params, diverging)
+        limit = min(params.partition_max_bytes, gathered.bytes_left)
+        offset = Offset(params.fetch_offset)
+        if offset == partition.log.log_end_offset:
+            return NOTHING
+        return partition.read_for_follower(offset, limit, at_least_one=gathered.size == 0)
 
     async def _read_cold(self, entry: Wanted, read: ColdRead, gathered: Gathered) -> PartitionData:
         partition = self.find(entry.key)
@@ -221,7 +334,10 @@ class FetchReads:
             return _refused(entry.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
         if partition is None or partition.offline is not None:
             gathered.has_error = True
-            return _refused(entry.key.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            gone = partition.offline if partition is not None else None
+            return _refused(
+                entry.key.partition, gone.code if gone is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
         partition.keep_indexes(read, result)
         return _answer(partition, result.found, gathered)
 
@@ -239,6 +355,12 @@ class FetchReads:
         return _answer(partition, found, gathered)
 
 
+def _may_serve(following: Following, partition: Partition, params: FetchPartition) -> bool:
+    """Nothing new comes as long as we do not know whom to follow; and whoever has less than is asked for
+    cannot say that it is out of range, as the leader can."""
+    return following.leader_id != SOMEBODY and params.fetch_offset <= partition.log.log_end_offset
+
+
 def _parting(partition: Partition, params: FetchPartition) -> PartitionData | None:
     """Where the client's history and ours part; None if ours begins with all of theirs."""
     asked = params.last_fetched_epoch
@@ -249,18 +371,23 @@ def _parting(partition: Partition, params: FetchPartition) -> PartitionData | No
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known of leader epoch {asked}")
     if epoch == asked and end_offset >= params.fetch_offset:
         return None
+    return _parted(partition, params, EpochEndOffset(epoch, end_offset))
+
+
+def _parted(partition: Partition, params: FetchPartition, diverging: EpochEndOffset) -> PartitionData:
     return PartitionData(
         partition_index=params.partition,
         high_watermark=partition.high_watermark,
         last_stable_offset=partition.high_watermark,
         log_start_offset=partition.log.log_start_offset,
-        diverging_epoch=EpochEndOffset(epoch, end_offset),
+        diverging_epoch=diverging,
         records=b"",
     )
 
 
 def _form(limits: Limits, context: RequestContext) -> int:
     is_usual = FETCH.is_flexible(context.version) and not context.denied and limits.replica_id < 0
+    is_usual = is_usual and not limits.rack
     return limits.isolation_level if is_usual else NO_FORM
 
 

@@ -31,6 +31,8 @@ class Flusher:
         self._scheduled = False
         self._failed = False
         self._flushing: dict[Partition, None] = {}
+        self._awaited: dict[Partition, None] = {}
+        """Flushed, and somebody still waits: for other replicas."""
         self._waits: list[_FlushWait] = []
 
     def request(self, partition: Partition) -> None:
@@ -40,6 +42,10 @@ class Flusher:
             # At the end of this turn of the loop: what else it appends shares the flush.
             self._scheduled = True
             self._loop.call_soon(self._begin)
+
+    def expect_replicas(self, partition: Partition) -> None:
+        """Somebody may wait for what was written there, although no flush is asked for."""
+        self._awaited[partition] = None
 
     async def flush_to(self, targets: Sequence[tuple[Partition, Offset]]) -> None:
         """Wait until each partition is durable up to its offset. StorageFailed if it never will be."""
@@ -75,6 +81,8 @@ class Flusher:
         self._flushing = {}
         for partition, flush in flushes:
             partition.flushed(flush)
+            if partition.leading is not None and partition.produce_waits.queue:
+                self._awaited[partition] = None
         self._wake()
         if self._dirty:
             self._begin()
@@ -100,9 +108,10 @@ class Flusher:
         self._waits = still
 
     def expire_waits(self, now: float) -> None:
-        """Answer produce requests whose time is up although the disk has not answered."""
+        """Answer produce requests whose time is up although the disk, or a replica, has not answered."""
         for partition in (*self._flushing, *self._dirty):
-            partition.produce_waits.expire(now)
+            partition.expire_waits(now)
+        self._awaited = {partition: None for partition in self._awaited if partition.expire_waits(now)}
 
 
 class _FlushWait:

@@ -177,15 +177,16 @@ class GroupCoordinator:
         return gathering.later
 
     def all_shards(self, query: Query, refusal: Refusal, finish: Finish) -> Later:
-        """One answer made of what every shard says."""
-        gathering = Gathering([refusal] * len(self._shards), finish)
-        for number, pending in enumerate(gathering.clients()):
+        """One answer made of what every shard here says."""
+        numbers = self._shards.here()
+        gathering = Gathering([refusal] * len(numbers), finish)
+        for number, pending in zip(numbers, gathering.clients(), strict=True):
             self._shards.execute(number, _answer_to(query, pending), pending)
         return gathering.later
 
     async def all_shards_in_turns(self, query: Query, refusal: Refusal) -> AsyncIterator[Any]:
-        """What every shard says, one after the other, with a turn for everybody else between."""
-        for number in range(len(self._shards)):
+        """What every shard here says, one after the other, with a turn for everybody else between."""
+        for number in self._shards.here():
             await asyncio.sleep(0)
             later = Answer()
             pending = Pending(later.finish, refusal, later.give_up)

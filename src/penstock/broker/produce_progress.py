@@ -25,6 +25,7 @@ from penstock.protocol.messages.produce import (
 )
 from penstock.replication.partition import Appended, Partition
 from penstock.replication.waiting import ProduceWait
+from penstock.types import Offset
 
 # Errors found inside the log: the reply says where the log starts. Those found before say -1.
 FOUND_IN_LOG: Final = frozenset(
@@ -36,6 +37,10 @@ FOUND_IN_LOG: Final = frozenset(
     }
 )
 
+ACKS_NONE: Final = 0
+ACKS_LEADER: Final = 1
+ACKS_ALL: Final = -1
+
 Waiting = list[tuple[int, Partition, Appended]]
 """The number of the answer, and what must become safe before it is given."""
 Turns = list[tuple[int, Partition, Turn]]
@@ -43,14 +48,17 @@ Turns = list[tuple[int, Partition, Turn]]
 
 
 class ProduceInProgress:
-    __slots__ = ("_answers", "_later", "_responses", "_wait")
+    __slots__ = ("_answers", "_is_local", "_later", "_responses", "_wait")
 
     def __init__(
         self,
         responses: list[TopicProduceResponse],
         answers: list[PartitionProduceResponse],
         deadline: float,
+        acks: int = ACKS_ALL,
     ) -> None:
+        self._is_local = acks == ACKS_LEADER
+        """It waits for the leader alone."""
         self._responses = responses
         self._answers = answers
         """Those within the responses, by their number."""
@@ -59,7 +67,8 @@ class ProduceInProgress:
 
     def wait(self, waiting: Waiting) -> Later:
         for number, partition, appended in waiting:
-            partition.produce_waits.add(appended.end_offset, self._wait, number)
+            waits = partition.local_waits if self._is_local else partition.produce_waits
+            waits.add(appended.end_offset, self._wait, number)
         return self._later
 
     def _done(self, wait: ProduceWait) -> None:
@@ -107,8 +116,9 @@ class ProduceInTurn(ProduceInProgress):
         self._is_appended(number, partition, outcome)
 
     def _is_appended(self, number: int, partition: Partition, appended: Appended) -> None:
-        if appended.end_offset > partition.high_watermark:
-            partition.produce_waits.add(appended.end_offset, self._wait, number)
+        if appended.end_offset > reached_for(partition, is_local=self._is_local):
+            waits = partition.local_waits if self._is_local else partition.produce_waits
+            waits.add(appended.end_offset, self._wait, number)
         else:
             self._wait.reached(number)
 
@@ -156,6 +166,12 @@ class UnansweredProduce(ProduceInTurn):
             self._later.finish(problem)
         else:
             self._later.finish(NoReply.DONE)
+
+
+def reached_for(partition: Partition, *, is_local: bool) -> Offset:
+    """Up to where a producer is answered: what all in-sync replicas have, or what the leader has."""
+    leading = partition.leading
+    return leading.own_end if is_local and leading is not None else partition.high_watermark
 
 
 def refused(

@@ -22,11 +22,11 @@ class Retention:
 
     async def enforce(self, partition: Partition) -> None:
         """Remove the segments of a partition that nobody needs any more."""
-        if partition.offline is not None or partition.read_only is not None:
+        if partition.offline is not None or partition.failure is not None:
             return
         # Reading the newest timestamps of old segments may wait for the device.
         await self._worker.run(partition.segment_facts)
-        if partition.offline is not None or partition.log.is_swapping:
+        if partition.offline is not None or not partition.log.is_at_rest:
             return  # its topic was deleted meanwhile, or compaction is replacing segments just now
         policy = self._policy(partition)
         facts, now_ms = partition.segment_facts(), self._clock.wall_ms()
@@ -60,7 +60,8 @@ class Retention:
 
     def _policy(self, partition: Partition) -> RetentionPolicy:
         config = partition.config
-        deletes = CleanupPolicy.DELETE in config.cleanup_policy
+        # A follower's log starts where its leader's does: who leads next must not have less.
+        deletes = CleanupPolicy.DELETE in config.cleanup_policy and partition.following is None
         return RetentionPolicy(
             retention_ms=config.retention_ms if deletes else UNLIMITED,
             retention_bytes=(

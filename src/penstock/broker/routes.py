@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.broker.apis.alter_configs import AlterConfigs
+from penstock.broker.apis.alter_partition_reassignments import AlterPartitionReassignments
 from penstock.broker.apis.api_versions import ApiVersions
 from penstock.broker.apis.consumer_group_describe import ConsumerGroupDescribe
 from penstock.broker.apis.consumer_group_heartbeat import ConsumerGroupHeartbeat
@@ -18,6 +19,7 @@ from penstock.broker.apis.describe_groups import DescribeGroups
 from penstock.broker.apis.describe_log_dirs import DescribeLogDirs
 from penstock.broker.apis.describe_producers import DescribeProducers
 from penstock.broker.apis.describe_topic_partitions import DescribeTopicPartitions
+from penstock.broker.apis.elect_leaders import ElectLeaders
 from penstock.broker.apis.fetch import Fetch
 from penstock.broker.apis.find_coordinator import FindCoordinator
 from penstock.broker.apis.heartbeat import Heartbeat
@@ -28,18 +30,22 @@ from penstock.broker.apis.leave_group import LeaveGroup
 from penstock.broker.apis.list_config_resources import ListConfigResources
 from penstock.broker.apis.list_groups import ListGroups
 from penstock.broker.apis.list_offsets import ListOffsets
+from penstock.broker.apis.list_partition_reassignments import ListPartitionReassignments
 from penstock.broker.apis.metadata import Metadata
 from penstock.broker.apis.offset_commit import OffsetCommit
 from penstock.broker.apis.offset_delete import OffsetDelete
 from penstock.broker.apis.offset_fetch import OffsetFetch
 from penstock.broker.apis.offset_for_leader_epoch import OffsetForLeaderEpoch
-from penstock.broker.apis.produce import ACKS_NONE, Produce, require_few_batches
+from penstock.broker.apis.produce import Produce, require_few_batches
 from penstock.broker.apis.sync_group import SyncGroup
+from penstock.broker.apis.unregister_broker import UnregisterBroker
+from penstock.broker.apis.update_features import UpdateFeatures
 from penstock.broker.appending import Appending
 from penstock.broker.cluster import Cluster
-from penstock.broker.fetch_reads import FetchReads
+from penstock.broker.fetch_reads import NO_FOLLOWERS, FetchReads, Followers
 from penstock.broker.fetch_sessions import FetchSessions, RecalledFetch
 from penstock.broker.group_coordinator import GroupCoordinator
+from penstock.broker.produce_progress import ACKS_NONE
 from penstock.broker.router import Route, Router, never_waits
 from penstock.broker.storage import Storage
 from penstock.broker.topic_creation import TopicCreation
@@ -50,6 +56,7 @@ from penstock.host.worker import WorkerPool
 from penstock.limits import DECODED_PARTITION_BYTES, DECODED_REQUEST_BYTES
 from penstock.log.data_directory import DataDirectory
 from penstock.protocol.messages.alter_configs import ALTER_CONFIGS
+from penstock.protocol.messages.alter_partition_reassignments import ALTER_PARTITION_REASSIGNMENTS
 from penstock.protocol.messages.api_versions import API_VERSIONS
 from penstock.protocol.messages.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
 from penstock.protocol.messages.consumer_group_heartbeat import CONSUMER_GROUP_HEARTBEAT
@@ -64,6 +71,7 @@ from penstock.protocol.messages.describe_groups import DESCRIBE_GROUPS
 from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS
 from penstock.protocol.messages.describe_producers import DESCRIBE_PRODUCERS
 from penstock.protocol.messages.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
+from penstock.protocol.messages.elect_leaders import ELECT_LEADERS
 from penstock.protocol.messages.fetch import FETCH, FetchRequest
 from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR
 from penstock.protocol.messages.heartbeat import HEARTBEAT
@@ -74,6 +82,7 @@ from penstock.protocol.messages.leave_group import LEAVE_GROUP
 from penstock.protocol.messages.list_config_resources import LIST_CONFIG_RESOURCES
 from penstock.protocol.messages.list_groups import LIST_GROUPS
 from penstock.protocol.messages.list_offsets import LIST_OFFSETS
+from penstock.protocol.messages.list_partition_reassignments import LIST_PARTITION_REASSIGNMENTS
 from penstock.protocol.messages.metadata import METADATA
 from penstock.protocol.messages.offset_commit import OFFSET_COMMIT
 from penstock.protocol.messages.offset_delete import OFFSET_DELETE
@@ -81,6 +90,8 @@ from penstock.protocol.messages.offset_fetch import OFFSET_FETCH
 from penstock.protocol.messages.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
 from penstock.protocol.messages.produce import PRODUCE, ProduceRequest
 from penstock.protocol.messages.sync_group import SYNC_GROUP
+from penstock.protocol.messages.unregister_broker import UNREGISTER_BROKER
+from penstock.protocol.messages.update_features import UPDATE_FEATURES
 from penstock.protocol.schema import Struct
 
 
@@ -99,12 +110,14 @@ class Parts(NamedTuple):
     data_path: str
     """Absolute, for people."""
     reply_room: Callable[[], int]
+    followers: Followers = NO_FOLLOWERS
 
 
 def add_routes(router: Router, parts: Parts) -> None:
     for routes in (
         _data_routes(parts),
         _metadata_routes(router, parts),
+        _cluster_routes(parts),
         _group_routes(parts),
         _config_routes(parts),
     ):
@@ -139,7 +152,8 @@ def weigh_parked(request: Struct, frame_bytes: int) -> int:
 def _data_routes(parts: Parts) -> list[Route]:
     storage, partitions = parts.storage, parts.storage.partitions
     fetch_config = parts.cluster.config.fetch
-    reads = FetchReads(partitions, parts.pool, storage.damage)
+    followers = parts.followers
+    reads = FetchReads(partitions, parts.pool, storage.damage, followers)
     sessions = FetchSessions(fetch_config.sessions_max, parts.clock, parts.randomness)
     fetch = Fetch(reads, sessions, parts.tasks, fetch_config.fetch_bytes_max, parts.reply_room)
     return [
@@ -147,7 +161,12 @@ def _data_routes(parts: Parts) -> list[Route]:
         # mean that the broker knows no compression.
         Route(
             PRODUCE,
-            Produce(partitions, Appending(storage.note_full, storage.fail), parts.clock),
+            Produce(
+                partitions,
+                Appending(storage.note_full, storage.fail, followers.is_certain),
+                parts.clock,
+                lambda: parts.cluster.store_away_since is not None,
+            ),
             oldest_advertised=0,
             weigh=weigh_produce,
             check=require_few_batches,
@@ -169,7 +188,7 @@ def _data_routes(parts: Parts) -> list[Route]:
 def _metadata_routes(router: Router, parts: Parts) -> list[Route]:
     cluster, creation = parts.cluster, parts.creation
     return [
-        Route(API_VERSIONS, ApiVersions(router.supported), weigh=never_waits),
+        Route(API_VERSIONS, ApiVersions(router.supported, lambda: cluster.image), weigh=never_waits),
         Route(METADATA, Metadata(cluster, creation)),
         Route(FIND_COORDINATOR, FindCoordinator(cluster, parts.groups.ensure_topic)),
         Route(CREATE_TOPICS, CreateTopics(cluster, creation)),
@@ -178,6 +197,17 @@ def _metadata_routes(router: Router, parts: Parts) -> list[Route]:
         Route(INIT_PRODUCER_ID, InitProducerId(cluster)),
         Route(DESCRIBE_CLUSTER, DescribeCluster(cluster), weigh=never_waits),
         Route(DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitions(cluster), weigh=never_waits),
+    ]
+
+
+def _cluster_routes(parts: Parts) -> list[Route]:
+    cluster = parts.cluster
+    return [
+        Route(ELECT_LEADERS, ElectLeaders(cluster)),
+        Route(ALTER_PARTITION_REASSIGNMENTS, AlterPartitionReassignments(cluster)),
+        Route(LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignments(cluster), weigh=never_waits),
+        Route(UNREGISTER_BROKER, UnregisterBroker(cluster)),
+        Route(UPDATE_FEATURES, UpdateFeatures(cluster)),
     ]
 
 

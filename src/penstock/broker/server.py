@@ -17,6 +17,7 @@ from penstock.limits import (
     COMPLAINTS_PER_SECOND_MAX,
     CONNECTION_BACKLOG_MAX,
     CONNECTION_SWEEP_MS,
+    LAST_ANSWERS_MS_MAX,
     MEMORY_RELIEF_MS,
     MEMORY_RELIEF_PARTS,
     TLS_HANDSHAKE_MS_MAX,
@@ -33,7 +34,9 @@ class Server:
         self._network = network
         self._authorizer = authorizer
         self._log = log
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
+        """In the order they came, so that what is done to all of them is done in the same order always."""
+        self._one_closed = asyncio.Event()
         self._per_address: Counter[str] = Counter()
         self._servers: list[asyncio.Server] = []
         self._complaints = 0
@@ -124,11 +127,23 @@ class Server:
             connection.stop_taking()
 
     async def stop(self) -> None:
-        """Close every connection, after what was answered has been sent."""
+        """Close every connection, after what was answered has been sent to those who take it."""
         for connection in tuple(self._connections):
             connection.close()
+        try:
+            async with asyncio.timeout(LAST_ANSWERS_MS_MAX / 1000):
+                await self._until_all_are_closed()
+        except TimeoutError:
+            for connection in tuple(self._connections):
+                connection.abort()
+            await self._until_all_are_closed()
         for server in self._servers:
             await server.wait_closed()
+
+    async def _until_all_are_closed(self) -> None:
+        while self._connections:
+            self._one_closed.clear()
+            await self._one_closed.wait()
 
     def _connection(self, listener: str) -> Connection:
         return Connection(self._shared, partial(self._context, listener), self._opened, self._closed)
@@ -139,7 +154,7 @@ class Server:
 
     def _opened(self, connection: Connection) -> bool:
         peer = connection.context.peer
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._per_address[peer] += 1
         if self._is_stopping:
             return False
@@ -153,7 +168,8 @@ class Server:
         return True
 
     def _closed(self, connection: Connection, complaint: str | None) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
+        self._one_closed.set()
         peer = connection.context.peer
         self._per_address[peer] -= 1
         if self._per_address[peer] <= 0:

@@ -3,7 +3,7 @@ retention, and what happens when the disk fails.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from penstock.broker.checkpoints import Checkpoints
@@ -13,19 +13,21 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.topic import FlushPolicy
 from penstock.errors import CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock
-from penstock.host.disk import TooManyOpenFiles
+from penstock.host.disk import Stored, TooManyOpenFiles
 from penstock.host.turns import Turns
-from penstock.host.worker import Worker
+from penstock.host.worker import NewWorker, Worker
 from penstock.limits import (
     CHECKPOINT_PARTITIONS_AT_ONCE,
     DISK_FULL_SAID_MS,
     INSPECTED_BYTES_WAITING_MAX,
     STORAGE_TICK_MS,
 )
-from penstock.log.data_directory import DataDirectory
+from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory
+from penstock.log.recovery import Recovered
+from penstock.log.truncation import BeginningAnew, Truncation
 from penstock.metadata.image import ClusterImage
 from penstock.observability.logs import Log
-from penstock.replication.manager import Partitions
+from penstock.replication.manager import Lost, Partitions
 from penstock.replication.partition import Partition
 from penstock.types import Offset
 
@@ -33,6 +35,7 @@ Result = TypeVar("Result")
 
 # Looking a member up in its class costs as much as all the rest of a comparison.
 BEFORE_ACK, INTERVAL = FlushPolicy.BEFORE_ACK, FlushPolicy.INTERVAL
+CUT_PAUSE_MS: Final = 1_000
 THREADS_THAT_SYNC: Final = 3
 """The flusher's, the one for checkpoints, and at the start the one that recovers."""
 
@@ -45,6 +48,7 @@ class Storage:
         workers: tuple[Worker, Worker],
         clock: Clock,
         log: Log,
+        new_worker: NewWorker = Worker,
     ) -> None:
         flush_worker, self._worker = workers
         self._directory = directory
@@ -55,11 +59,13 @@ class Storage:
         self.checkpoints = Checkpoints(directory.disk, self._worker, self.flusher, log)
         self.retention = Retention(directory.disk, self._worker, clock, log)
         loop = asyncio.get_running_loop()
-        self.inspections = Turns(lambda: Worker("inspect", loop), INSPECTED_BYTES_WAITING_MAX)
-        self.partitions = Partitions(directory, config(), self._written, self.inspections)
+        self.inspections = Turns(lambda: new_worker("inspect", loop), INSPECTED_BYTES_WAITING_MAX)
+        self.partitions = Partitions(directory, config(), self._written, self.inspections, clock.monotonic)
         self._flush_due: dict[Partition, float] = {}
         self._full_said_at = -float("inf")
         self._files_are_short = False
+        self.on_damage: Callable[[Partition], None] = _nobody_cares
+        """Told of a partition that was just found damaged. In a cluster others may have it sound."""
 
     # Opening and closing
 
@@ -67,32 +73,34 @@ class Storage:
         """Recover every partition. Blocks: nothing is served yet."""
         disk = self._directory.disk
         disk.hold(self._directory.path, THREADS_THAT_SYNC)
-        for folder in self._directory.doomed_folders():
-            disk.remove_folder(folder)
+        self._directory.remove_doomed(self._directory.doomed_folders())
         for name in self.partitions.strays(image):
             # Never removed: if it is the metadata that was lost, this is all there is.
             moved_to = self._directory.set_aside(name)
             self._log.warning("partition.stray_set_aside", partition=name, moved_to=moved_to)
         unsynced: list[Partition] = []
-        for partition, recovered in self.partitions.open_all(image):
+        for partition, found in self.partitions.open_all(image):
             if partition.log.is_dirty:
                 unsynced.append(partition)
                 if len(unsynced) >= CHECKPOINT_PARTITIONS_AT_ONCE:
                     self._sync_and_close(unsynced)
             elif partition.offline is None:
                 partition.log.close_files()
-            if recovered is None:
-                self._log.error("partition.damaged", partition=partition.name, reason=partition.offline)
-            elif recovered.cut_bytes or partition.log.recovery_point < partition.log.log_end_offset:
-                self._log.info(
-                    "partition.recovered",
-                    partition=partition.name,
-                    scanned_bytes=recovered.scanned_bytes,
-                    cut_bytes=recovered.cut_bytes,
-                    log_end_offset=partition.log.log_end_offset,
-                )
-
+            self._say_found(partition, found)
         self._sync_and_close(unsynced)
+
+    def _say_found(self, partition: Partition, found: Recovered | Lost) -> None:
+        if isinstance(found, Lost):
+            where = {} if found.moved_to is None else {"moved_to": found.moved_to}
+            self._log.error("partition.damaged", partition=partition.name, reason=found.reason, **where)
+        elif found.cut_bytes or partition.log.recovery_point < partition.log.log_end_offset:
+            self._log.info(
+                "partition.recovered",
+                partition=partition.name,
+                scanned_bytes=found.scanned_bytes,
+                cut_bytes=found.cut_bytes,
+                log_end_offset=partition.log.log_end_offset,
+            )
 
     def _sync_and_close(self, partitions: list[Partition]) -> None:
         """What recovery found becomes durable before anybody sees it, a few open files at a time."""
@@ -118,10 +126,13 @@ class Storage:
         except StorageFailed as failure:
             self.fail(failure)
         reason = self._left_undone()
+        notes = [self._directory.seen_file(), self._directory.inventory_file(self.partitions.inventory())]
         for partition in self.partitions:
             partition.log.close()
         if reason is None:
             try:
+                if self._directory.broker_epoch != NO_BROKER_EPOCH:
+                    await self.store(notes)
                 await self._worker.run(self._directory.leave_clean_mark)
             except (StorageFull, StorageFailed) as problem:
                 reason = str(problem)
@@ -148,7 +159,10 @@ class Storage:
         policy = partition.flush_policy
         if policy is BEFORE_ACK:
             self.flusher.request(partition)
-        elif policy is INTERVAL:
+            return
+        if partition.leading is not None:
+            self.flusher.expect_replicas(partition)
+        if policy is INTERVAL:
             log, config = partition.log, partition.config
             if log.log_end_offset - log.flushed_end_offset >= config.flush_messages:
                 self.flusher.request(partition)
@@ -214,19 +228,13 @@ class Storage:
         gone = self.partitions.follow(before, after, self._config())
         if not gone:
             return
-        doom = self._directory.doom
         try:
-            folders = await self._with_reserve(lambda: [doom(name, topic_id) for name, topic_id in gone])
+            doomed = await self.with_reserve(lambda: self._directory.doom(gone))
         except (StorageFailed, StorageFull) as failure:
             # Their folders are in the way of topics that may get the same names.
             self.fail(StorageFailed(str(failure)))
             return
-        doomed = [folder for folder in folders if folder is not None]
-        self._worker.submit(lambda: self._remove_folders(doomed), self._removed)
-
-    def _remove_folders(self, folders: list[str]) -> None:
-        for folder in folders:
-            self._directory.disk.remove_folder(folder)
+        self._worker.submit(lambda: self._directory.remove_doomed(doomed), self._removed)
 
     def _removed(self, _: None, error: BaseException | None) -> None:
         if error is not None:
@@ -238,13 +246,33 @@ class Storage:
         if offset <= partition.log.log_start_offset:
             return
         stored = partition.log.start_file(offset)
-        await self._with_reserve(lambda: self._directory.disk.store([stored]))
+        await self.with_reserve(lambda: self._directory.disk.store([stored]))
         partition.require_online()  # its topic may have been deleted meanwhile
         partition.delete_before(offset)
         await self.checkpoints.run([partition])  # retention stops at the recovery point
         await self.retention.enforce(partition)
 
-    async def _with_reserve(self, job: Callable[[], Result]) -> Result:
+    async def cut(self, partition: Partition, cut: Truncation | BeginningAnew) -> None:
+        """Take off a log what its leader has not. Waits for room if there is none."""
+
+        def end(_: None) -> None:
+            cut.end()
+            self.partitions.cut_ended(partition)
+
+        while True:
+            try:
+                await self._worker.run(cut.run, on_result=end)
+                return
+            except StorageFull as full:
+                self.note_full(full)
+                if not self._directory.release_reserve():
+                    await asyncio.sleep(CUT_PAUSE_MS / 1000)
+
+    async def store(self, writes: Sequence[Stored]) -> None:
+        """Each whole or not at all. StorageFull: there is no room, and none is made for it."""
+        await self._worker.run(lambda: self._directory.disk.store(writes))
+
+    async def with_reserve(self, job: Callable[[], Result]) -> Result:
         """What frees space must work on a full disk: it may use the space that is set aside for it."""
         try:
             return await self._worker.run(job)
@@ -274,3 +302,8 @@ class Storage:
         """Bytes that were safe are not what was written: this partition cannot be used."""
         self._log.error("partition.damaged", partition=partition.name, reason=str(damage))
         partition.go_offline(str(damage))
+        self.on_damage(partition)
+
+
+def _nobody_cares(partition: Partition) -> None:
+    """A broker that is alone can only refuse to serve it."""

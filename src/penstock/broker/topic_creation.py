@@ -16,10 +16,10 @@ from typing import NamedTuple
 from penstock.broker.cluster import Cluster, Decide
 from penstock.broker.context import RequestContext
 from penstock.config.alter import replace_topic
-from penstock.controller.topics import Decision, NewTopic, TopicDefaults, TopicRequest, create_topic
+from penstock.controller.decision import Decision, together
+from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.clock import Clock
-from penstock.host.metadata_store import Change, Compare
 from penstock.host.randomness import Randomness
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX
 from penstock.metadata.image import INTERNAL_TOPICS, ClusterImage, Topic, apply
@@ -127,17 +127,22 @@ class _Trial(NamedTuple):
 
 
 async def change_each(
-    cluster: Cluster, decides: Sequence[Decide], *, validate_only: bool = False, independent: bool = False
+    cluster: Cluster,
+    decides: Sequence[Decide],
+    *,
+    validate_only: bool = False,
+    independent: bool = False,
+    at_once: int = DECISIONS_PER_CHANGE,
 ) -> list[ClusterImage | ApiError]:
     """For each decision an image that shows it carried out, or why it was not.
 
     `independent`: no decision of these could turn out differently for another of them. That saves
-    making an image for each.
+    making an image for each. `at_once` of them share a transaction of the store.
     """
     outcomes: list[ClusterImage | ApiError] = []
     imagined = cluster.image
-    for first in range(0, len(decides), DECISIONS_PER_CHANGE):
-        group = decides[first : first + DECISIONS_PER_CHANGE]
+    for first in range(0, len(decides), at_once):
+        group = decides[first : first + at_once]
         if validate_only:
             trial = _try_group(imagined, group, independent=False)
             imagined = trial.image
@@ -167,8 +172,7 @@ async def _change_group(
 
 
 def _try_group(image: ClusterImage, group: Sequence[Decide], *, independent: bool) -> _Trial:
-    compares: list[Compare] = []
-    changes: list[Change] = []
+    decisions: list[Decision] = []
     refusals: dict[int, ApiError] = {}
     for number, decide in enumerate(group):
         try:
@@ -176,11 +180,10 @@ def _try_group(image: ClusterImage, group: Sequence[Decide], *, independent: boo
         except ApiError as refusal:
             refusals[number] = refusal
             continue
-        compares += decision.compares
-        changes += decision.changes
+        decisions.append(decision)
         if not independent:
-            image = apply(image, decision.changes, image.revision + 1)
-    return _Trial(Decision(tuple(compares), tuple(changes)), image, refusals)
+            image = apply(image, decision.everything, image.revision + 1)
+    return _Trial(together(decisions), image, refusals)
 
 
 def _outcomes(trial: _Trial, image: ClusterImage, count: int) -> list[ClusterImage | ApiError]:

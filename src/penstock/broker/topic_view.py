@@ -59,12 +59,17 @@ def may_describe(context: RequestContext, name: str) -> bool:
     return context.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
 
-def reachable(image: ClusterImage, listener: str) -> list[tuple[Broker, Endpoint]]:
-    """The brokers, and where a client of this listener reaches each."""
+def reachable(
+    image: ClusterImage, listener: str, *, with_fenced: bool = False
+) -> list[tuple[Broker, Endpoint]]:
+    """The brokers that are there, and where a client of this listener reaches each.
+
+    `with_fenced`: also those that are known and not there.
+    """
     return [
         (broker, broker.endpoints[listener])
         for broker in image.brokers.values()
-        if listener in broker.endpoints
+        if (with_fenced or broker.is_alive) and listener in broker.endpoints
     ]
 
 
@@ -75,15 +80,31 @@ def brokers_at(image: ClusterImage, listener: str) -> list[MetadataResponseBroke
     ]
 
 
+def takes_changes(image: ClusterImage, asked: int, *, is_store_away: bool) -> int:
+    """Whom a client is to send what changes the cluster, which the protocol calls the controller.
+
+    Every broker takes changes, so the one that is asked names itself: it has just answered, while the
+    controller may have died a moment ago, and clients hold on to whom they were told.
+    """
+    broker = image.brokers.get(asked)
+    can = broker is not None and broker.is_admitted and not is_store_away
+    return asked if can else image.controller_id
+
+
 def leader_of(state: PartitionState, brokers: Brokers) -> tuple[ErrorCode, int]:
     """Who leads, and whether that is to be complained about."""
-    if state.leader not in brokers:
+    broker = brokers.get(state.leader)
+    if broker is None or not broker.is_alive:
         return ErrorCode.LEADER_NOT_AVAILABLE, NO_NODE
     return ErrorCode.NONE, state.leader
 
 
 def offline_replicas(state: PartitionState, brokers: Brokers) -> list[int]:
-    return [broker_id for broker_id in state.replicas if broker_id not in brokers]
+    return [
+        broker_id
+        for broker_id in state.replicas
+        if (broker := brokers.get(broker_id)) is None or not broker.is_alive
+    ]
 
 
 class MetadataTopics:

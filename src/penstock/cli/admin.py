@@ -1,18 +1,21 @@
 """What must reach a leader or the controller of a cluster: librdkafka finds them.
 
 Changes of topics and settings, and offsets. A refusal becomes CommandFailed with the broker's own
-sentence, which names the setting or the limit that was broken.
+sentence, which names the setting or the limit that was broken. Where another broker leads by now, that one
+is asked, which librdkafka leaves to whoever uses it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import admin as untyped
 
-from penstock.cli.cluster import reported
+from penstock.cli.cluster import reported, why_not_asked
 from penstock.cli.connection import Broker
 from penstock.cli.main import sentence
 from penstock.cli.times import Kind, Place
@@ -22,6 +25,20 @@ from penstock.errors import CommandFailed
 kafka: Any = untyped
 
 SETTINGS_ARE_LISTED: Final = "`penstock topic describe NAME --all-settings` lists the settings of a topic."
+
+_MOVED: Final = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    }
+)
+_MOVED_PAUSE_S: Final = 0.1
+
+
+class LeadersMoved(CommandFailed):
+    """Others lead by now: they may be asked."""
 
 
 class Setting(NamedTuple):
@@ -38,6 +55,7 @@ class Admin:
     """librdkafka's admin client, one question at a time."""
 
     def __init__(self, broker: Broker) -> None:
+        self._broker = broker
         self._timeout_s = broker.timeout_s
         # It would make topics that it only asks about, like any producer.
         self._client = kafka.AdminClient(broker.settings(**{"allow.auto.create.topics": False}))
@@ -101,19 +119,17 @@ class Admin:
     def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
         """Where each partition starts afterwards."""
         failure = f"topic {topic} was not truncated everywhere"
-        self._learn_leaders(topic, failure)
         wanted = [TopicPartition(topic, number, offset) for number, offset in before.items()]
-        futures = self._client.delete_records(wanted, request_timeout=self._timeout_s)
-        found = self._all(futures, failure)
+        ask = partial(self._client.delete_records, wanted, request_timeout=self._timeout_s)
+        found = self._from_leaders(topic, before, ask, failure)
         return {entry.partition: result.low_watermark for entry, result in found.items()}
 
-    def offsets(self, topic: str, partitions: Iterable[int], place: Place) -> dict[int, FoundOffset]:
+    def offsets(self, topic: str, partitions: Sequence[int], place: Place) -> dict[int, FoundOffset]:
         failure = f"the offsets of topic {topic} cannot be read"
-        self._learn_leaders(topic, failure)
         question = _specification(place)
         wanted = {TopicPartition(topic, number): question for number in partitions}
-        futures = self._client.list_offsets(wanted, request_timeout=self._timeout_s)
-        found = self._all(futures, failure)
+        ask = partial(self._client.list_offsets, wanted, request_timeout=self._timeout_s)
+        found = self._from_leaders(topic, partitions, ask, failure)
         return {
             entry.partition: FoundOffset(
                 result.offset if result.offset >= 0 else None,
@@ -127,6 +143,36 @@ class Admin:
         starts = self.offsets(topic, partitions, Place(Kind.EARLIEST))
         ends = self.offsets(topic, partitions, Place(Kind.LATEST))
         return {number: (starts[number].offset or 0, ends[number].offset or 0) for number in partitions}
+
+    def _from_leaders(
+        self,
+        topic: str,
+        partitions: Iterable[int],
+        ask: "Callable[[], Mapping[Any, Future[Any]]]",
+        failure: str,
+    ) -> dict[Any, Any]:
+        """What was asked of each partition's leader, whoever that turns out to be."""
+        gives_up_at = time.monotonic() + self._timeout_s
+        while True:
+            self._learn_leaders(topic, failure)
+            with self._leaders_named(topic, partitions, failure):
+                try:
+                    return self._all(ask(), failure)
+                except LeadersMoved:
+                    if time.monotonic() >= gives_up_at:
+                        raise
+            self._leaders_known.discard(topic)
+            time.sleep(_MOVED_PAUSE_S)
+
+    @contextmanager
+    def _leaders_named(self, topic: str, partitions: Iterable[int], failure: str) -> Iterator[None]:
+        """Says who is missing, of which librdkafka has only that it found no leaders."""
+        try:
+            yield
+        except CommandFailed:
+            if reason := why_not_asked(self._broker, topic, partitions):
+                raise CommandFailed(sentence(f"{failure}: {reason}")) from None
+            raise
 
     def _learn_leaders(self, topic: str, failure: str) -> None:
         """Before anything that goes to leaders.
@@ -144,14 +190,16 @@ class Admin:
         self._leaders_known.add(topic)
 
     def _all(self, futures: Mapping[Any, "Future[Any]"], failure: str) -> dict[Any, Any]:
-        results, problems = {}, []
+        results, problems, codes = {}, [], set()
         for what, future in futures.items():
             try:
                 results[what] = future.result()
             except KafkaException as refusal:
                 problems.append(sentence_of(refusal.args[0], failure, what))
+                codes.add(refusal.args[0].code())
         if problems:
-            raise CommandFailed("\n".join(dict.fromkeys(problems)))
+            kind = LeadersMoved if codes <= _MOVED else CommandFailed
+            raise kind("\n".join(dict.fromkeys(problems)))
         return results
 
 

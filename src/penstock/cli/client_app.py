@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "produce": ("penstock.cli.produce", "Write records to a topic."),
     "consume": ("penstock.cli.consume", "Print the records of a topic."),
     "group": ("penstock.cli.group", "List, describe, reset and delete consumer groups."),
+    "cluster": ("penstock.cli.cluster_app", "Run and look after a cluster of brokers."),
     "pipeline": ("penstock.cli.pipeline", "Run data pipelines on Spark."),
     "log-dirs": ("penstock.cli.log_dirs", "Show how much disk each partition takes."),
     "dump-log": ("penstock.cli.dump_log", "Print or verify the files of a log, without a broker."),

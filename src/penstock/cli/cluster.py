@@ -36,8 +36,13 @@ from penstock.types import NO_TOPIC_ID
 _NOT_YET: Final = (ErrorCode.LEADER_NOT_AVAILABLE,)
 _NOT_YET_PAUSE_S: Final = 0.05
 _LATEST: Final = -1
+_LEADERLESS_SHOWN_MAX: Final = 5
 # Where a fetch goes on by itself: librdkafka finds the start of the log.
-_MENDED_BY_THE_CLIENT: Final = (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE)
+_MENDED_BY_THE_CLIENT: Final = (
+    ErrorCode.NONE,
+    ErrorCode.OFFSET_OUT_OF_RANGE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+)
 
 
 class PartitionState(NamedTuple):
@@ -94,6 +99,14 @@ def no_partition(topic: str, existing: Sequence[int], number: int) -> str:
     return f"topic {topic} has no partition {number}: it has {has}."
 
 
+def chosen_partitions(topic: str, existing: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    """Those that were named, or all. CommandFailed if the topic has not one of them."""
+    for number in wanted:
+        if number not in existing:
+            raise CommandFailed(no_partition(topic, existing, number))
+    return sorted(set(wanted)) or list(existing)
+
+
 def find_or_make_topic(broker: Broker, name: str) -> TopicState:
     """As a producer does: a broker that makes topics when they are asked for makes this one."""
     deadline = time.monotonic() + broker.timeout_s
@@ -124,8 +137,12 @@ def _why_not(topic: MetadataResponseTopic, advise_creation: bool) -> str:
 
 
 def why_not_read(broker: Broker, topic: str, offsets: Mapping[int, int]) -> str | None:
-    """What a leader says to a fetch at one of these offsets, by partition; None if nothing is wrong."""
-    for leader, state, numbers in _by_leader(broker, topic, offsets):
+    """What a leader says to a fetch at one of these offsets, by partition; None if nothing is wrong.
+
+    That nobody leads is not wrong to those who can wait: see `why_not_asked`.
+    """
+    led, _ = _by_leader(broker, topic, offsets)
+    for leader, state, numbers in led:
         wanted = FetchTopic(
             topic,
             state.topic_id,
@@ -148,7 +165,10 @@ def why_not_written(broker: Broker, topic: str, partition: int) -> str | None:
 
     A batch is not sent to find out: it might be stored.
     """
-    for leader, _, _ in _by_leader(broker, topic, [partition]):
+    led, leaderless = _by_leader(broker, topic, [partition])
+    if leaderless:
+        return nobody_leads(topic, leaderless)
+    for leader, _, _ in led:
         asked = ListOffsetsTopic(topic, [ListOffsetsPartition(partition, timestamp=_LATEST)])
         with broker.client(leader) as client:
             answer = client.ask(LIST_OFFSETS, ListOffsetsRequest(replica_id=-1, topics=[asked]))
@@ -175,19 +195,39 @@ def reported(code: int, partition: str) -> str:
     return f"the broker reports {error_name(code)} for {partition}"
 
 
-def _by_leader(
-    broker: Broker, topic: str, partitions: Iterable[int]
-) -> Iterable[tuple[Address, MetadataResponseTopic, list[int]]]:
-    """The leaders of these partitions, and what each of them leads."""
+def why_not_asked(broker: Broker, topic: str, partitions: Iterable[int]) -> str | None:
+    """Which of these partitions nobody leads, without a full stop; None if all are led."""
+    _, leaderless = _by_leader(broker, topic, partitions)
+    return nobody_leads(topic, leaderless) if leaderless else None
+
+
+def nobody_leads(topic: str, partitions: Sequence[int]) -> str:
+    """Without a full stop."""
+    shown = ", ".join(f"{topic}-{number}" for number in partitions[:_LEADERLESS_SHOWN_MAX])
+    more = ", ..." if len(partitions) > _LEADERLESS_SHOWN_MAX else ""
+    return f"nobody leads {shown}{more}: `penstock cluster status` shows which brokers are away"
+
+
+class Led(NamedTuple):
+    address: Address
+    """Of the leader."""
+    topic: MetadataResponseTopic
+    partitions: list[int]
+
+
+def _by_leader(broker: Broker, topic: str, partitions: Iterable[int]) -> tuple[list[Led], list[int]]:
+    """The leaders of these partitions with what each of them leads, and the partitions that nobody leads."""
     with broker.client() as client:
         metadata = metadata_of(client, [topic])
     addresses = {node.node_id: Address(node.host, node.port) for node in metadata.brokers}
     (state,) = metadata.topics
     leaders = {entry.partition_index: entry.leader_id for entry in state.partitions}
     led: dict[int, list[int]] = {}
-    for number in partitions:
-        led.setdefault(leaders.get(number, -1), []).append(number)
-    return [(addresses[node], state, numbers) for node, numbers in led.items() if node in addresses]
+    for number in sorted(leaders.keys() & set(partitions)):
+        led.setdefault(leaders[number], []).append(number)
+    leaderless = [number for node, numbers in led.items() if node not in addresses for number in numbers]
+    known = [Led(addresses[node], state, numbers) for node, numbers in led.items() if node in addresses]
+    return known, leaderless
 
 
 def error_name(code: int) -> str:

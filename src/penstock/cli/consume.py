@@ -101,7 +101,7 @@ def consume(
         GroupProtocol, typer.Option(help="How to be a member: consumer is the protocol of KIP-848.")
     ] = GroupProtocol.CLASSIC,
 ) -> None:
-    from penstock.cli.cluster import find_topic
+    from penstock.cli.cluster import chosen_partitions, find_topic
     from penstock.cli.consume_group import GroupReader, Membership
     from penstock.cli.times import Kind
 
@@ -119,7 +119,7 @@ def consume(
         membership = Membership(group, protocol.value, place.kind.value)
         _read(GroupReader(broker, topic, membership, maximum, follows=follows), written, follows=follows)
         return
-    plan = _plan(broker, topic, _chosen(topic, numbers, partition), place, follows=follows)
+    plan = _plan(broker, topic, chosen_partitions(topic, numbers, partition or []), place, follows=follows)
     _read(Reader(broker, topic, plan, maximum), written, follows=follows)
 
 
@@ -142,16 +142,6 @@ def _place(start: str) -> "Place":
         return parse_place(start, time.time_ns() // 1_000_000, number_is=Kind.OFFSET)
     except ValueError as problem:
         raise typer.BadParameter(str(problem), param_hint="--from") from None
-
-
-def _chosen(topic: str, existing: Sequence[int], wanted: Sequence[int] | None) -> list[int]:
-    from penstock.cli.cluster import no_partition
-
-    chosen = sorted(set(wanted)) if wanted else list(existing)
-    for number in chosen:
-        if number not in existing:
-            raise CommandFailed(no_partition(topic, existing, number))
-    return chosen
 
 
 def _plan(
@@ -286,11 +276,13 @@ class Reader:
             self._explain_silence(waiting)
 
     def _explain_silence(self, waiting: Mapping[int, int]) -> None:
-        from penstock.cli.cluster import why_not_read
+        from penstock.cli.cluster import why_not_asked, why_not_read
 
         follows = all(span.end is None for span in self._open.values())
         try:
             reason = why_not_read(self._broker, self._topic, waiting)
+            if reason is None and not follows:
+                reason = why_not_asked(self._broker, self._topic, waiting)
         except CommandFailed:  # no broker can be reached; it may come back
             if follows:
                 return

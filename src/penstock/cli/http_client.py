@@ -15,9 +15,19 @@ _BODY_BYTES_MAX: Final = 256 * 1024 * 1024
 
 def get_json(url: str, path: str, timeout_s: float) -> Any:
     """CommandFailed with the broker's own sentence if it refuses, or with what to do if none answers."""
+    return _ask("GET", url, path, timeout_s)
+
+
+def post_json(url: str, path: str, timeout_s: float) -> Any:
+    """The same, for what changes something."""
+    return _ask("POST", url, path, timeout_s)
+
+
+def _ask(method: str, url: str, path: str, timeout_s: float) -> Any:
     connection = _connection(url, timeout_s)
     try:
-        connection.request("GET", urlsplit(url).path.rstrip("/") + path)
+        headers = {"Content-Type": "application/json"} if method == "POST" else {}
+        connection.request(method, urlsplit(url).path.rstrip("/") + path, headers=headers)
         response = connection.getresponse()
         status, body = response.status, response.read(_BODY_BYTES_MAX)
     except (OSError, http.client.HTTPException) as problem:

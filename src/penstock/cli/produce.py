@@ -31,6 +31,8 @@ RECORD_BYTES_MAX: Final = 100_000_000
 """The broker knows what is too large for the topic; librdkafka is not to judge before it."""
 PROGRESS_EVERY_RECORDS: Final = 1_000
 FLUSH_WAIT_S: Final = 0.1
+STANDSTILL_S_MAX: Final = 1.0
+"""How long nothing may be stored, once records were given up, until the rest is given up as well."""
 
 
 class Compression(StrEnum):
@@ -189,13 +191,19 @@ class Sender:
         """Records that nobody would take in time, by partition."""
 
     def send(self, records: Iterator["Outgoing"], shown: Callable[[int], None] | None = None) -> None:
-        """Returns when all were stored. CommandFailed names what was not; the rest is stored even so."""
+        """Returns when all were stored. CommandFailed names what was not; the rest is stored even so.
+
+        The first records that nobody took in time end it: each one after them would be given as long again.
+        """
         from penstock.cli.output import counted, note
 
         started = time.monotonic()
+        stopped_after: int | None = None
         try:
-            for count, record in enumerate(records, 1):
-                self._send_one(record)
+            for count, record in enumerate(records):
+                if not self._send_one(record):
+                    stopped_after = count
+                    break
                 if shown is not None and count % PROGRESS_EVERY_RECORDS == 0:
                     shown(self.records)
         finally:
@@ -209,6 +217,8 @@ class Sender:
         reasons = self._all_reasons()
         if reasons:
             lines = [f"{counted(count, 'record')} not stored: {reason}." for reason, count in reasons.items()]
+            if stopped_after is not None:
+                lines.append(f"Nothing was sent of what follows record {stopped_after} of the input.")
             raise CommandFailed("\n".join(lines))
 
     def _all_reasons(self) -> dict[str, int]:
@@ -230,15 +240,23 @@ class Sender:
     def _flush(self, seconds_max: float) -> int:
         """How many are still on their way. In short waits: Ctrl-C is only heard between them."""
         deadline = time.monotonic() + seconds_max
-        left = int(self._producer.flush(FLUSH_WAIT_S))
-        while left and time.monotonic() < deadline:
-            left = int(self._producer.flush(FLUSH_WAIT_S))
+        stored, stored_at = self.records, time.monotonic()
+        while left := int(self._producer.flush(FLUSH_WAIT_S)):
+            now = time.monotonic()
+            if self.records > stored:
+                stored, stored_at = self.records, now
+            elif self._given_up and now - stored_at > STANDSTILL_S_MAX:
+                # What is on its way to a broker is not given up: its answer counts, if it comes.
+                self._producer.purge(in_queue=True, in_flight=False)
+            if now > deadline:
+                break
         return left
 
-    def _send_one(self, record: "Outgoing") -> None:
+    def _send_one(self, record: "Outgoing") -> bool:
+        """Whether it was handed over. Not when others before it were given up."""
         from confluent_kafka import KafkaException
 
-        while True:
+        while not self._given_up:
             try:
                 self._producer.produce(
                     self._topic,
@@ -253,10 +271,11 @@ class Sender:
                 self._producer.poll(0.1)  # the queue is full: wait until something of it was sent
             except KafkaException as refusal:  # known at once, such as a partition that is not there
                 self._refused(refusal.args[0], record.partition)
-                return
+                return True
             else:
                 self._producer.poll(0)
-                return
+                return True
+        return False
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
@@ -268,7 +287,8 @@ class Sender:
     def _refused(self, error: Any, partition: int) -> None:
         from confluent_kafka import KafkaError
 
-        if error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError.KAFKA_STORAGE_ERROR):
+        given_up = (KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE, KafkaError.KAFKA_STORAGE_ERROR)
+        if error.code() in given_up:
             self._given_up[partition] = self._given_up.get(partition, 0) + 1
             return
         reason = _reason(error, self._topic, partition)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from penstock.cli.main import sentence
+from penstock.cli.new_folder import new_folder_only_if_used
 from penstock.cli.serve_options import configuration, parser
 from penstock.cli.start_checks import advice, taken_addresses
 from penstock.cli.streams import OutputFailed
@@ -26,6 +27,10 @@ EXAMPLES = (
     (
         "Reachable by others, without encryption or users",
         "penstock serve --kafka 0.0.0.0:9092 --advertised broker1.example.com:9092 --insecure",
+    ),
+    (
+        "A broker of a cluster, whose brokers share an etcd",
+        "penstock serve --node-id 2 --metadata etcd://10.0.0.1:2379,10.0.0.2:2379",
     ),
     (
         "Kafka's settings, from a file or one by one",
@@ -49,7 +54,7 @@ def run(config: BrokerConfig) -> None:
     sys.setswitchinterval(0.0005)
     _allow_many_files()
     try:
-        with suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt), new_folder_only_if_used(config.node.data_dir):
             uvloop.run(_serve(config))
     except (ConfigError, CorruptData, StorageFailed, StorageFull) as problem:
         # The settings were found to be right before: what is wrong is the world they met, as a port
@@ -76,7 +81,10 @@ async def _serve(config: BrokerConfig) -> None:
         loop.add_signal_handler(number, stop.set)
     world = World(log=StreamLog(SystemClock()))
     async with running_broker(config, world) as broker:
-        sources = Sources(broker.groups, broker.storage, broker.server, broker.compaction)
+        broker.on_giving_up = stop.set
+        if broker.has_given_up:
+            stop.set()
+        sources = Sources(broker.groups, broker.storage, broker.server, broker.compaction, broker.cluster)
         http = HttpServer(config.http, broker.not_ready, sources)
         excuses = Tasks(lambda name, failure: world.log.error("task.failed", task=name, reason=repr(failure)))
 
@@ -99,6 +107,11 @@ async def _serve(config: BrokerConfig) -> None:
             await tasks.stop()
             await excuses.stop()
             await http.stop()
+    if broker.has_given_up:
+        raise CommandFailed(
+            f"this broker cannot go on in its cluster, and has left it: {broker.failure}. "
+            "Its data is as it was: start it again"
+        )
 
 
 def _say_ready(listeners: Sequence[Listener], http: Address) -> None:

@@ -35,7 +35,7 @@ def parser(command: str, description: str, examples: Sequence[tuple[str, str]]) 
     add("--advertised", metavar="HOST:PORT", help="what clients are told to connect to")
     add("--node-id", metavar="NUMBER", help="the number of this broker (default 1)")
     add("--rack", metavar="NAME", help="where this broker stands")
-    add("--metadata", metavar="STORE", help="where the cluster's metadata is kept (default embedded)")
+    add("--metadata", metavar="STORE", help="embedded (the default), or etcd://host:port,... of a cluster")
     add("--config", metavar="FILE", help="settings in TOML, keys quoted")
     listed = "`python -m penstock.config.reference` lists them"
     add(

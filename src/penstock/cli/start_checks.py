@@ -13,13 +13,28 @@ import os
 import socket
 from collections.abc import Iterator
 
-from penstock.config.broker import BrokerConfig
+from penstock.config.broker import BrokerConfig, NodeConfig
 from penstock.config.listeners import Address
-from penstock.errors import CorruptData, StorageFailed, StorageFull
+from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
 
 
 def file_problems(config: BrokerConfig) -> list[str]:
-    return [*_data_directory_problems(config.node.data_dir, config.node.node_id), *_tls_problems(config)]
+    return [
+        *_data_directory_problems(config.node),
+        *_tls_problems(config),
+        *_store_problems(config),
+    ]
+
+
+def _store_problems(config: BrokerConfig) -> Iterator[str]:
+    if config.node.is_alone:
+        return
+    from penstock.metadata.etcd_url import parse_etcd_url
+
+    try:
+        parse_etcd_url(config.node.metadata_store)
+    except ConfigError as problem:
+        yield f"metadata.store: {problem}"
 
 
 def _tls_problems(config: BrokerConfig) -> Iterator[str]:
@@ -31,7 +46,8 @@ def _tls_problems(config: BrokerConfig) -> Iterator[str]:
         yield from listener_problems(name, tls)
 
 
-def _data_directory_problems(path: str, node_id: int) -> Iterator[str]:
+def _data_directory_problems(node: NodeConfig) -> Iterator[str]:
+    path = node.data_dir
     existing = _nearest_existing(path)
     if not os.path.isdir(existing):
         yield (f"log.dirs = {path!r}: {existing} is not a folder; choose one for the data with --data-dir")
@@ -47,7 +63,7 @@ def _data_directory_problems(path: str, node_id: int) -> Iterator[str]:
         )
     elif existing == path:
         yield from _metadata_problems(path)
-        yield from _identity_problems(path, node_id)
+        yield from _identity_problems(path, node)
 
 
 def _metadata_problems(path: str) -> Iterator[str]:
@@ -60,12 +76,12 @@ def _metadata_problems(path: str) -> Iterator[str]:
         yield f"log.dirs = {path!r}: {_user()} may not read and write {metadata}; allow it"
 
 
-def _identity_problems(path: str, node_id: int) -> Iterator[str]:
+def _identity_problems(path: str, node: NodeConfig) -> Iterator[str]:
     """Whether it is this broker's. Its own words where it has some, found without making anything."""
     import msgspec
 
     from penstock.host.os_disk import OsDisk
-    from penstock.log.data_directory import IDENTITY_FILE, Identity, refuse_strangers
+    from penstock.log.data_directory import IDENTITY_FILE, Identity, refuse_other_store, refuse_strangers
 
     disk, file = OsDisk(), f"{path}/{IDENTITY_FILE}"
     try:
@@ -73,14 +89,15 @@ def _identity_problems(path: str, node_id: int) -> Iterator[str]:
         if not disk.exists(file):
             return
         identity = msgspec.json.decode(disk.read_file(file), type=Identity)
+        refuse_other_store(disk, path, alone=node.is_alone)
     except msgspec.DecodeError:
         yield f"log.dirs = {path!r}: {file} is damaged; restore it from a backup of the data directory"
     except (CorruptData, StorageFailed, StorageFull) as problem:
         yield f"log.dirs = {path!r}: {problem}"
     else:
-        if identity.node_id != node_id:
+        if identity.node_id != node.node_id:
             yield (
-                f"log.dirs = {path!r}: belongs to node {identity.node_id}, not to node {node_id};"
+                f"log.dirs = {path!r}: belongs to node {identity.node_id}, not to node {node.node_id};"
                 f" start with --node-id {identity.node_id}, or choose another folder with --data-dir"
             )
 

@@ -7,9 +7,9 @@ Code is handed its part, never the whole. A change at run time makes a new `Brok
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from penstock.config.broker_settings import LISTENER_PREFIX
+from penstock.config.broker_settings import EMBEDDED_STORE, LISTENER_PREFIX
 from penstock.config.groups import GroupConfig
 from penstock.config.layers import NOTHING, NOTHING_GIVEN, Given, value_of
 from penstock.config.listeners import (
@@ -23,6 +23,8 @@ from penstock.config.topic import TopicConfig
 from penstock.errors import ConfigError
 from penstock.types import NodeId
 
+AS_MANY_AS_IS_SAFE: Final = -1
+
 
 class ClientAuth(StrEnum):
     NONE = "none"
@@ -34,13 +36,31 @@ class NodeConfig(NamedTuple):
     node_id: NodeId
     rack: str | None
     data_dir: str
+    metadata_store: str = EMBEDDED_STORE
+
+    @property
+    def is_alone(self) -> bool:
+        """It keeps its own metadata, and there are no other brokers."""
+        return self.metadata_store == EMBEDDED_STORE
 
 
 class TopicCreationConfig(NamedTuple):
     partitions_default: int
     replication_factor_default: int
+    """-1: three, or as many as there are brokers."""
     auto_create: bool
     delete_enabled: bool
+
+
+class ReplicationConfig(NamedTuple):
+    lag_ms_max: int
+    auto_balance: bool
+    auto_leader_rebalance: bool
+    imbalance_percentage_max: int
+    is_rack_aware: bool
+    """Consumers are sent to the replica in their rack."""
+    copied_bytes_per_second_max: int
+    """Of replicas that are being added here."""
 
 
 class NetworkConfig(NamedTuple):
@@ -91,6 +111,7 @@ class BrokerConfig(NamedTuple):
     tls: Mapping[str, TlsConfig]
     """By listener name, for the listeners that use it."""
     topic_creation: TopicCreationConfig
+    replication: ReplicationConfig
     network: NetworkConfig
     fetch: FetchConfig
     log: LogConfig
@@ -110,6 +131,7 @@ class BrokerConfig(NamedTuple):
             http=http,
             tls=_tls(listeners, given),
             topic_creation=_topic_creation(given),
+            replication=_replication(given),
             network=_network(given),
             fetch=_fetch(given),
             log=_log(given),
@@ -154,15 +176,37 @@ def _node(given: Given) -> NodeConfig:
         node_id=NodeId(value_of("node.id", given)),
         rack=value_of("broker.rack", given) or None,
         data_dir=value_of("log.dirs", given)[0],
+        metadata_store=value_of("metadata.store", given),
     )
 
 
 def _topic_creation(given: Given) -> TopicCreationConfig:
     return TopicCreationConfig(
         partitions_default=value_of("num.partitions", given),
-        replication_factor_default=value_of("default.replication.factor", given),
+        replication_factor_default=_replication_factor(given),
         auto_create=value_of("auto.create.topics.enable", given),
         delete_enabled=value_of("delete.topic.enable", given),
+    )
+
+
+def _replication_factor(given: Given) -> int:
+    """What nobody chose is chosen so that one lost disk loses nothing."""
+    name = "default.replication.factor"
+    is_chosen = any(name in layer for layer in given)
+    is_alone = _node(given).is_alone
+    factor = value_of(name, given) if is_chosen or is_alone else AS_MANY_AS_IS_SAFE
+    assert isinstance(factor, int)
+    return factor
+
+
+def _replication(given: Given) -> ReplicationConfig:
+    return ReplicationConfig(
+        lag_ms_max=value_of("replica.lag.time.max.ms", given),
+        auto_balance=value_of("auto.balance", given),
+        auto_leader_rebalance=value_of("auto.leader.rebalance.enable", given),
+        imbalance_percentage_max=value_of("leader.imbalance.per.broker.percentage", given),
+        is_rack_aware=bool(value_of("replica.selector.class", given)),
+        copied_bytes_per_second_max=value_of("follower.replication.throttled.rate", given),
     )
 
 

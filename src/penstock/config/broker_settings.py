@@ -20,6 +20,7 @@ from penstock.limits import (
     LONG_MAX,
     PARTITIONS_PER_TOPIC_MAX,
     PRODUCER_EXPIRY_MS,
+    REPLICA_LAG_MS_MAX,
     REPLICATION_FACTOR_MAX,
     REQUEST_BYTES_IN_FLIGHT_MAX,
     REQUEST_BYTES_MAX,
@@ -35,6 +36,9 @@ _DOUBLE_MAX = 1.7976931348623157e308
 PROTOCOL_VERSION = "4.2"
 
 ONE_CLEANER = "none: one process cleans one log at a time"
+
+EMBEDDED_STORE = "embedded"
+ETCD_SCHEME = "etcd://"
 
 LISTENER_PREFIX = "listener.name."
 """`listener.name.<name>.ssl.keystore.location` is ssl.keystore.location for one listener."""
@@ -69,11 +73,13 @@ _NODE = (
     Setting(
         "metadata.store",
         STRING,
-        "embedded",
-        "Where topics and settings are kept: 'embedded' is a file in the data directory.",
+        EMBEDDED_STORE,
+        "Where topics and settings are kept: 'embedded' is a file in the data directory of a broker that is "
+        "alone, etcd://host:port,host:port[/root] what the brokers of a cluster share. A password in it is "
+        "not shown.",
         rule=Rule(
-            lambda store: store == "embedded",
-            "'embedded': a broker keeps its own metadata, and clusters over etcd are not supported yet",
+            lambda store: store == EMBEDDED_STORE or store.startswith(ETCD_SCHEME),
+            f"'{EMBEDDED_STORE}' or {ETCD_SCHEME}host:port,...",
         ),
     ),
     Setting(
@@ -169,7 +175,8 @@ _TOPICS = (
         "default.replication.factor",
         INT,
         1,
-        "The replicas of a topic that is created without saying how many.",
+        "The replicas of a topic that is created without saying how many. In a cluster where this is not "
+        "set: three, or as many as there are brokers.",
         minimum=1,
         maximum=REPLICATION_FACTOR_MAX,
     ),
@@ -180,6 +187,68 @@ _TOPICS = (
         "Whether asking for a topic that does not exist may create it.",
     ),
     Setting("delete.topic.enable", BOOLEAN, True, "Whether topics can be deleted."),
+)
+
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+_REPLICATION = (
+    Setting(
+        "replica.selector.class",
+        STRING,
+        None,
+        "Which replica consumers read. Without it the leader; with the one that is allowed the replica in "
+        "the consumer's own rack (client.rack, broker.rack), if one is in sync there.",
+        allowed=(RACK_AWARE,),
+    ),
+    Setting(
+        "replica.lag.time.max.ms",
+        LONG,
+        REPLICA_LAG_MS_MAX,
+        "A follower that has not had everything for so long is out of sync.",
+        minimum=1000,
+        reload=True,
+    ),
+    Setting(
+        "auto.balance",
+        BOOLEAN,
+        True,
+        "Whether brokers that join are given some of the replicas of others.",
+        reload=True,
+    ),
+    Setting(
+        "auto.leader.rebalance.enable",
+        BOOLEAN,
+        True,
+        "Whether partitions are given back to their preferred leaders.",
+        reload=True,
+    ),
+    Setting(
+        "leader.imbalance.per.broker.percentage",
+        INT,
+        10,
+        "Of the partitions that a broker is preferred to lead, how many others may lead.",
+        minimum=0,
+        maximum=100,
+        reload=True,
+    ),
+    Setting(
+        "follower.replication.throttled.rate",
+        LONG,
+        LONG_MAX,
+        "Bytes per second that this broker copies at most of replicas that a reassignment gives to it. Those "
+        "that are in sync are not held back.",
+        minimum=1,
+        reload=True,
+    ),
+    Setting(
+        "leader.replication.throttled.rate",
+        LONG,
+        LONG_MAX,
+        "Bytes per second that a leader sends at most to replicas that a reassignment adds.",
+        minimum=1,
+        reload=True,
+        effect="none: who receives them keeps to follower.replication.throttled.rate",
+    ),
 )
 
 _NETWORK = (
@@ -331,6 +400,7 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
     ("Listeners", _LISTENERS),
     ("TLS", _TLS),
     ("Topics", _TOPICS),
+    ("Replication", _REPLICATION),
     ("Network and fetching", _NETWORK),
     ("Log", _LOG),
     ("Compaction", _COMPACTION),

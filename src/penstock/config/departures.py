@@ -9,6 +9,8 @@ from typing import NamedTuple
 class Departure(NamedTuple):
     kafka: str
     reason: str
+    ours: str = ""
+    """Where it is not one value."""
 
 
 _ACKNOWLEDGED = (
@@ -23,6 +25,16 @@ _PEM = "Certificates come as PEM files from every tool; no Java is needed to mak
 DEPARTURES = {
     "flush.policy": Departure("as os", _ACKNOWLEDGED),
     "log.flush.policy": Departure("as os", _ACKNOWLEDGED),
+    "default.replication.factor": Departure(
+        "1",
+        "One lost disk loses nothing. What has fewer replicas gets more as brokers join.",
+        "1 alone; in a cluster 3, or as many as there are brokers",
+    ),
+    "min.insync.replicas": Departure(
+        "1",
+        "With 1, a leader that is left alone acknowledges what only its disk has.",
+        "2 where there are three replicas, else 1",
+    ),
     "listeners": Departure("PLAINTEXT://:9092", _LOCAL),
     "listener.security.protocol.map": Departure(
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
@@ -64,6 +76,7 @@ KAFKA_HAS_NOT = frozenset(
         "retention.topic.bytes",
         "log.retention.topic.bytes",
         "metadata.store",
+        "auto.balance",
         "http.listener",
         "group.consumer.rebalance.heartbeat.interval.ms",
         # Kafka 4 removed it; tools still read it to learn the version.

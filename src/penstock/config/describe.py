@@ -20,7 +20,7 @@ from penstock.config.layers import (
     synonyms_of,
     topic_synonyms_of,
 )
-from penstock.config.setting import ConfigSource, ConfigType, Setting, render
+from penstock.config.setting import ConfigSource, ConfigType, Setting, render, without_password
 from penstock.config.topic_settings import TOPIC_SETTINGS
 
 
@@ -100,14 +100,14 @@ def _entry(setting: Setting, synonyms: list[Synonym], *, read_only: bool) -> Con
     value = resolve(setting, synonyms)
     return ConfigEntry(
         name=setting.name,
-        value=None if value is None or setting.sensitive else render(value),
+        value=None if value is None or setting.sensitive else without_password(render(value)),
         source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
         read_only=read_only,
         sensitive=setting.sensitive,
         type=setting.type,
         documentation=documentation(setting),
         synonyms=tuple(
-            ConfigSynonym(name, None if setting.sensitive else text, source)
+            ConfigSynonym(name, None if setting.sensitive else without_password(text), source)
             for name, text, source in synonyms
         ),
     )

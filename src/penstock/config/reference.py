@@ -89,7 +89,8 @@ def _departures() -> Iterator[str]:
     yield "|---|---|---|---|"
     declared = {**BROKER_SETTINGS, **TOPIC_SETTINGS}
     for name, departure in DEPARTURES.items():
-        yield f"| `{name}` | {departure.kafka} | {_default(declared[name])} | {departure.reason} |"
+        ours = departure.ours or _default(declared[name])
+        yield f"| `{name}` | {departure.kafka} | {ours} | {departure.reason} |"
     yield ""
 
 

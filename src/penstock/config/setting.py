@@ -17,6 +17,9 @@ from typing import Any, NamedTuple
 from penstock.errors import ConfigError
 from penstock.limits import INT_MAX, LONG_MAX, SHORT_MAX
 
+_PASSWORD = re.compile(r"(?<=://)([^/?@:]*):[^/?]*@")
+"""In an address: of the metadata store."""
+
 Value = bool | int | float | str | tuple[str, ...]
 
 
@@ -82,7 +85,7 @@ class Setting(NamedTuple):
     def parse(self, text: str) -> Value:
         value = _READERS[self.type](text.strip())
         if value is None or not self._allows(value):
-            shown = "(hidden)" if self.sensitive else _quoted(text)
+            shown = "(hidden)" if self.sensitive else _quoted(without_password(text))
             raise ConfigError(f"{self.name} = {shown}: must be {self.allows_text}")
         return value
 
@@ -126,6 +129,11 @@ class Setting(NamedTuple):
         return (self.minimum is None or value >= self.minimum) and (
             self.maximum is None or value <= self.maximum
         )
+
+
+def without_password(text: str) -> str:
+    """As it may be shown to anybody."""
+    return _PASSWORD.sub(r"\1:***@", text) if "@" in text else text
 
 
 def render(value: Value) -> str:

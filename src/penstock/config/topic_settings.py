@@ -23,7 +23,7 @@ from penstock.limits import (
 BOOLEAN, STRING, INT, LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 DOUBLE, LIST = ConfigType.DOUBLE, ConfigType.LIST
 
-NO_REPLICATION = "none yet: each partition has one replica"
+ALL_ADDED = "none: every replica that a reassignment adds is held to the rate of its broker"
 
 _THROTTLED = re.compile(r"[0-9]{1,10}:[0-9]{1,10}", re.ASCII)
 
@@ -276,10 +276,10 @@ _REPLICATION = (
         "min.insync.replicas",
         INT,
         1,
-        "How many replicas must have a record before acks=all is answered.",
+        "How many replicas must have a record before acks=all is answered. Where nobody sets it: 2 of three "
+        "or more replicas, else 1. It counts as a setting of the topic or of all brokers, not of one broker.",
         minimum=1,
         synonyms=("min.insync.replicas",),
-        effect=NO_REPLICATION,
     ),
     Setting(
         "unclean.leader.election.enable",
@@ -287,7 +287,6 @@ _REPLICATION = (
         False,
         "Whether a replica that lacks acknowledged records may lead when no other is left.",
         synonyms=("unclean.leader.election.enable",),
-        effect=NO_REPLICATION,
     ),
     Setting(
         "leader.replication.throttled.replicas",
@@ -295,7 +294,7 @@ _REPLICATION = (
         (),
         "Replicas whose sending of replicated data is throttled.",
         rule=THROTTLED_REPLICAS,
-        effect=NO_REPLICATION,
+        effect=ALL_ADDED,
     ),
     Setting(
         "follower.replication.throttled.replicas",
@@ -303,7 +302,7 @@ _REPLICATION = (
         (),
         "Replicas whose receiving of replicated data is throttled.",
         rule=THROTTLED_REPLICAS,
-        effect=NO_REPLICATION,
+        effect=ALL_ADDED,
     ),
 )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from penstock.controller.topics import Decision
+from penstock.controller.decision import Decision
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import ABSENT, Compare, Delete, Put
 from penstock.limits import GROUPS_WITH_SETTINGS_MAX

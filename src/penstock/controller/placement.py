@@ -18,10 +18,45 @@ Rule 4: the same arguments give the same answer. `start` turns the circle, so th
 from collections.abc import Iterable, Sequence
 from math import gcd
 
-from penstock.metadata.image import Broker
+from penstock.errors import ApiError, ErrorCode
+from penstock.metadata.durability import REPLICATION_FACTOR_SAFE
+from penstock.metadata.facts import Broker, ClusterImage
+
+_SHOWN_MAX = 20
 
 Replicas = tuple[int, ...]
 """Broker ids, the preferred leader first."""
+
+
+def placeable(image: ClusterImage) -> list[Broker]:
+    """Brokers that may be given replicas: admitted, and not being drained."""
+    return [image.brokers[id_] for id_ in sorted(image.admitted) if not image.brokers[id_].is_draining]
+
+
+def safe_factor(image: ClusterImage) -> int:
+    """The replicas of a topic for which nobody says how many: three, or as many as there are brokers."""
+    return min(REPLICATION_FACTOR_SAFE, max(1, len(placeable(image))))
+
+
+def require_placeable(image: ClusterImage, assigned: Iterable[Replicas], *, size: int) -> None:
+    """ApiError INVALID_REPLICA_ASSIGNMENT unless brokers could hold these."""
+    for replicas in assigned:
+        if not replicas:
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "A partition is assigned to no broker.")
+        if len(replicas) != size:
+            assigned_to = "1 broker" if len(replicas) == 1 else f"{len(replicas)} brokers"
+            detail = f"A partition is assigned to {assigned_to}, others of its topic to {size}."
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
+        if len(set(replicas)) != len(replicas):
+            # Only some are shown: a client may name millions.
+            shown = ", ".join(map(str, replicas[:_SHOWN_MAX]))
+            more = " and more" if len(replicas) > _SHOWN_MAX else ""
+            detail = f"A partition is assigned twice to one broker: {shown}{more}."
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
+        for broker_id in replicas:
+            if broker_id not in image.brokers:
+                detail = f"A partition is assigned to broker {broker_id}, which is not there."
+                raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
 
 
 def place(

@@ -2,14 +2,20 @@
 
 Each function reads an image and returns a Decision: the revisions it rests on, and the changes to
 make if they still hold. Nothing is written here. A refusal is an ApiError with Kafka's code and a
-sentence for the person who asked. On a Conflict the shell reads the store and decides again.
+sentence for the person who asked. On a Conflict the shell looks at a newer image and decides again.
 
-Rule 1: one decision is one transaction, however many partitions it touches.
+Rule 1: new partitions are prepared, and count from the moment their topic's key says so. That key is
+        one change, however many partitions there are.
 Rule 2: creating, growing, configuring and deleting a topic all rest on the revision of the topic's
         own key, and all but the last rewrite it: of two that race, one is decided again. So a
         growth never leaves partitions behind whose topic is gone.
 Rule 3: what spans topics (the limit on partitions, names that collide in metrics) rests on the
-        image being current: one writer at a time decides, commits and applies.
+        image being current: one writer at a time decides, commits and applies. In a cluster that is
+        the controller, whose term is compared.
+Rule 4: new replicas are given to brokers that are admitted and not being drained, and those that are
+        in sync from the beginning are compared by their sessions.
+Rule 5: a change of min.insync.replicas is counted, which ends all eligible leaders that there were
+        under the old one (`metadata/durability.py`).
 
 Not here: duplicates within a request and validate_only (the handlers), what a setting may hold
 (`config`, passed in as `validate_overrides`).
@@ -20,9 +26,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from penstock.controller.placement import Replicas, place
+from penstock.controller.decision import NOTHING_TO_DO, Decision, alive, term_of
+from penstock.controller.placement import Replicas, place, placeable, require_placeable, safe_factor
 from penstock.errors import ApiError, ErrorCode
-from penstock.host.metadata_store import ABSENT, Change, Compare, Delete, Put
+from penstock.host.metadata_store import ABSENT, Compare, Delete, DeleteAll, Put
 from penstock.limits import (
     LONG_MAX,
     PARTITIONS_MAX,
@@ -30,7 +37,9 @@ from penstock.limits import (
     PRODUCER_IDS_PER_BLOCK,
     TOPIC_NAME_CHARACTERS_MAX,
 )
-from penstock.metadata.image import ClusterImage, Endpoint, PartitionState, Topic, metric_name
+from penstock.metadata import levels
+from penstock.metadata.durability import changes_min_isr
+from penstock.metadata.facts import ClusterImage, Endpoint, PartitionState, Topic, metric_name
 from penstock.metadata.keys import Keys, acceptable_topic_id, topic_id_text
 from penstock.metadata.values import (
     BrokerConfigValue,
@@ -52,16 +61,12 @@ ValidateOverrides = Callable[[Mapping[str, str]], None]
 """Raises ApiError INVALID_CONFIG if a setting may not hold its value."""
 
 
-class Decision(NamedTuple):
-    compares: tuple[Compare, ...]
-    changes: tuple[Change, ...]
-
-
 class TopicDefaults(NamedTuple):
     """What a client gets that asks for -1."""
 
     partitions: int
     replication_factor: int
+    """BROKER_DEFAULT: three, or as many as there are brokers."""
 
 
 class Assignment(NamedTuple):
@@ -133,8 +138,9 @@ def create_topic(
     )
     topic_key = keys.topic(request.name)
     return Decision(
-        (Compare(topic_key, ABSENT),),
-        (Put(topic_key, encode(value)), *_new_partitions(keys, new.topic_id, 0, replicas)),
+        (*term_of(image), Compare(topic_key, ABSENT), *_in_sync_at_first(image, replicas)),
+        (Put(topic_key, encode(value)),),
+        _new_partitions(image, new.topic_id, 0, replicas),
     )
 
 
@@ -154,8 +160,9 @@ def grow_topic(
     replicas = _replicas_for_growth(image, topic, count - before, assignments)
     keys = Keys(image.cluster_id)
     return Decision(
-        (_compare_topic(keys, topic),),
-        (_put_topic(keys, topic, count=count), *_new_partitions(keys, topic.id, before, replicas)),
+        (*term_of(image), _compare_topic(keys, topic), *_in_sync_at_first(image, replicas)),
+        (_put_topic(keys, topic, count=count),),
+        _new_partitions(image, topic.id, before, replicas),
     )
 
 
@@ -173,8 +180,8 @@ def delete_topic(
         raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false on this broker.")
     topic = _existing(image, name) if name is not None else _existing_id(image, topic_id)
     keys = Keys(image.cluster_id)
-    deletions = [Delete(keys.partition(topic.id, state.index)) for state in topic.partitions]
-    return Decision((_compare_topic(keys, topic),), (Delete(keys.topic(topic.name)), *deletions))
+    changes = (Delete(keys.topic(topic.name)), DeleteAll(keys.partitions(topic.id)))
+    return Decision((*term_of(image), _compare_topic(keys, topic)), changes)
 
 
 def alter_topic_config(
@@ -185,7 +192,8 @@ def alter_topic_config(
     topic = _existing(image, name)
     validate_overrides(overrides)
     keys = Keys(image.cluster_id)
-    return Decision((_compare_topic(keys, topic),), (_put_topic(keys, topic, overrides=overrides),))
+    changes = (_put_topic(keys, topic, overrides=overrides),)
+    return Decision((*term_of(image), _compare_topic(keys, topic)), changes)
 
 
 def alter_broker_config(
@@ -199,17 +207,27 @@ def alter_broker_config(
         raise ApiError(ErrorCode.INVALID_REQUEST, f"There is no broker {broker_id}.")
     validate_overrides(overrides)
     key = Keys(image.cluster_id).broker_config(broker_id)
-    change = Put(key, encode(BrokerConfigValue(dict(overrides)))) if overrides else Delete(key)
-    return Decision((Compare(key, image.overrides_of_broker(broker_id).revision),), (change,))
+    before = image.overrides_of_broker(broker_id)
+    counted = before.min_isr_changes + changes_min_isr(before.overrides, overrides)
+    if not overrides and before.revision == ABSENT:
+        return NOTHING_TO_DO
+    # Never deleted: leaders compare that it is absent, which must not become true again once it was not. And
+    # what was counted must not be counted from zero again.
+    change = Put(key, encode(BrokerConfigValue(dict(overrides), counted)))
+    return Decision((*term_of(image), Compare(key, before.revision)), (change,))
 
 
 def register_broker(
     image: ClusterImage, broker_id: int, *, rack: str | None, endpoints: Mapping[str, Endpoint]
 ) -> Decision:
-    """Make a broker known, or say anew where it listens."""
+    """Make an embedded broker known, or say anew where it listens. Others: `brokers.register`."""
     key = Keys(image.cluster_id).broker(broker_id)
     known = image.brokers.get(broker_id)
-    value = BrokerValue(rack, {name: EndpointValue(at.host, at.port) for name, at in endpoints.items()})
+    value = BrokerValue(
+        rack,
+        {name: EndpointValue(at.host, at.port) for name, at in endpoints.items()},
+        features={levels.FEATURE: levels.NEWEST},
+    )
     return Decision((Compare(key, known.revision if known else ABSENT),), (Put(key, encode(value)),))
 
 
@@ -219,6 +237,7 @@ def bump_leader_epochs(image: ClusterImage) -> Decision:
     After an unclean stop, records may be gone that were once shown. A client that remembers the
     epoch it read them in finds out by asking where that epoch ended.
     """
+    assert image.is_embedded, "in a cluster the controller does, one by one"
     keys = Keys(image.cluster_id)
     compares, changes = [], []
     for topic in image.topics.values():
@@ -256,10 +275,11 @@ def _replicas_for(
         _require_no_counts(request)
         _require_within_limits(image, before=0, after=len(request.assignments))
         replicas = _in_order(request.assignments)
-        _require_placeable(image, replicas, size=len(replicas[0]))
+        require_placeable(image, replicas, size=len(replicas[0]))
         return replicas
     factor = request.replication_factor
     factor = defaults.replication_factor if factor == BROKER_DEFAULT else factor
+    factor = safe_factor(image) if factor == BROKER_DEFAULT else factor
     _require_enough_brokers(image, factor)
     partitions = defaults.partitions if request.partitions == BROKER_DEFAULT else request.partitions
     if partitions < 1:
@@ -267,26 +287,25 @@ def _replicas_for(
     _require_within_limits(image, before=0, after=partitions)
     # Random but fixed for the topic: small topics begin at different brokers.
     start = int.from_bytes(topic_id[-4:], "big")
-    return place(image.brokers.values(), count=partitions, replication_factor=factor, start=start)
+    return place(placeable(image), count=partitions, replication_factor=factor, start=start)
 
 
 def _replicas_for_growth(
     image: ClusterImage, topic: Topic, added: int, assignments: Sequence[Replicas] | None
 ) -> Sequence[Replicas]:
-    factor = len(topic.partitions[0].replicas)
+    factor = len(topic.partitions[0].target)
     if assignments is not None:
         if len(assignments) != added:
             detail = (
                 f"The partitions added would be {added}, and those assigned to brokers {len(assignments)}."
             )
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
-        _require_placeable(image, assignments, size=factor)
+        require_placeable(image, assignments, size=factor)
         return assignments
     _require_enough_brokers(image, factor)
-    existing = [state.replicas for state in topic.partitions]
+    existing = [state.target for state in topic.partitions]
     start = int.from_bytes(topic.id[-4:], "big")
-    brokers = image.brokers.values()
-    return place(brokers, count=added, replication_factor=factor, existing=existing, start=start)
+    return place(placeable(image), count=added, replication_factor=factor, existing=existing, start=start)
 
 
 def _require_no_counts(request: TopicRequest) -> None:
@@ -303,28 +322,12 @@ def _in_order(assignments: Sequence[Assignment]) -> list[Replicas]:
     return [assignment.replicas for assignment in ordered]
 
 
-def _require_placeable(image: ClusterImage, assigned: Iterable[Replicas], *, size: int) -> None:
-    for replicas in assigned:
-        if not replicas:
-            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "A partition is assigned to no broker.")
-        if len(replicas) != size:
-            assigned_to = _counted(len(replicas), "broker")
-            detail = f"A partition is assigned to {assigned_to}, others of its topic to {size}."
-            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
-        if len(set(replicas)) != len(replicas):
-            detail = f"A partition is assigned twice to one broker: {list(replicas)}."
-            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
-        for broker_id in replicas:
-            if broker_id not in image.brokers:
-                detail = f"A partition is assigned to broker {broker_id}, which is not there."
-                raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
-
-
 def _require_enough_brokers(image: ClusterImage, factor: int) -> None:
     if factor < 1:
         raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, f"A partition cannot have {factor} replicas.")
-    if factor > len(image.brokers):
-        there = "is 1" if len(image.brokers) == 1 else f"are {len(image.brokers)}"
+    brokers = len(placeable(image))
+    if factor > brokers:
+        there = "is 1" if brokers == 1 else f"are {brokers}"
         detail = f"Replication factor {factor} needs {factor} brokers; there {there}."
         raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, detail)
 
@@ -365,28 +368,48 @@ def _compare_topic(keys: Keys, topic: Topic) -> Compare:
 def _put_topic(
     keys: Keys, topic: Topic, *, count: int | None = None, overrides: Mapping[str, str] | None = None
 ) -> Put:
+    overrides = topic.overrides if overrides is None else overrides
     value = TopicValue(
         topic_id=topic_id_text(topic.id),
         partitions=len(topic.partitions) if count is None else count,
         internal=topic.internal,
         created_ms=topic.created_ms,
-        overrides=dict(topic.overrides if overrides is None else overrides),
+        overrides=dict(overrides),
+        min_isr_changes=topic.min_isr_changes + changes_min_isr(topic.overrides, overrides),
     )
     return Put(keys.topic(topic.name), encode(value))
 
 
-def _new_partitions(keys: Keys, topic_id: TopicId, first: int, replicas: Iterable[Replicas]) -> list[Put]:
-    """Everybody is in sync with an empty partition."""
-    return [
-        Put(
-            keys.partition(topic_id, index),
-            encode(PartitionValue(nodes, leader=nodes[0], leader_epoch=0, isr=nodes, partition_epoch=0)),
-        )
-        for index, nodes in enumerate(replicas, first)
-    ]
+def _in_sync_at_first(image: ClusterImage, replicas: Iterable[Replicas]) -> tuple[Compare, ...]:
+    used = {node for nodes in replicas for node in nodes}
+    return alive(image, sorted(used & image.admitted))
+
+
+def _new_partitions(
+    image: ClusterImage, topic_id: TopicId, first: int, replicas: Iterable[Replicas]
+) -> tuple[Put, ...]:
+    """Everybody who is there is in sync with an empty partition."""
+    keys = Keys(image.cluster_id)
+    # Most partitions have one of a few lists of replicas.
+    values: dict[Replicas, bytes] = {}
+    made = []
+    for index, nodes in enumerate(replicas, first):
+        if nodes not in values:
+            values[nodes] = encode(_new_partition(image, nodes))
+        made.append(Put(keys.partition(topic_id, index), values[nodes]))
+    return tuple(made)
+
+
+def _new_partition(image: ClusterImage, replicas: Replicas) -> PartitionValue:
+    isr = tuple(node for node in replicas if node in image.admitted)
+    if not isr:
+        detail = f"A partition is assigned to brokers {list(replicas)}, and none of them is there."
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
+    return PartitionValue(replicas, leader=isr[0], leader_epoch=0, isr=isr, partition_epoch=0)
 
 
 def _in_next_epoch(state: PartitionState) -> PartitionValue:
+    """Of an embedded broker: it is the only replica."""
     return PartitionValue(
         replicas=state.replicas,
         leader=state.leader,

@@ -2,11 +2,34 @@
 
 import fcntl
 import os
+from contextlib import suppress
+from typing import Protocol
 
 from penstock.errors import StorageFailed
 from penstock.host.os_disk import named_by_what_failed
 
 LOCK_FILE = ".lock"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+class Lock(Protocol):
+    @property
+    def mark(self) -> str:
+        """Names it, among all locks on all machines since they were started: whoever has a lock of the same
+        name has it after the one before him let go, or died. Empty: it cannot be named here."""
+        ...
+
+    def release(self) -> None: ...
+
+
+class InUse(StorageFailed):
+    """Somebody else has the folder."""
+
+    def __init__(self, folder: str, owner: str) -> None:
+        """`owner`: the id of his process; empty if it is not known."""
+        self.owner = owner
+        holder = f"process {owner}" if owner else "another process"
+        super().__init__(f"the data directory {folder} is in use by {holder}")
 
 
 class FolderLock:
@@ -27,10 +50,24 @@ class FolderLock:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
-            holder = f"process {owner}" if owner else "another process"
-            raise StorageFailed(f"the data directory {folder} is in use by {holder}") from None
+            raise InUse(folder, owner) from None
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
+    @property
+    def mark(self) -> str:
+        """The kernel that gives it, since its start, and the file. A copy of the folder has another file."""
+        try:
+            with open(BOOT_ID, encoding="ascii") as file:
+                boot_id = file.read().strip()
+        except OSError:  # it is no Linux
+            return ""
+        found = os.fstat(self._descriptor)
+        return f"{boot_id}:{found.st_dev}:{found.st_ino}"
+
     def release(self) -> None:
+        # The id of a process that has ended is given to another one day, and people type
+        # `kill $(cat .lock)`. The lock itself is the open file, whatever stands in it.
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)

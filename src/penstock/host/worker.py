@@ -28,14 +28,26 @@ class Worker:
         """Run `function` in the thread, then `done(result, error)` on the loop."""
         self._jobs.put((function, done))
 
-    async def run(self, function: Callable[[], Result], *, only_if_awaited: bool = False) -> Result:
-        """`only_if_awaited`: not begun if the caller is cancelled before its turn comes."""
+    async def run(
+        self,
+        function: Callable[[], Result],
+        *,
+        only_if_awaited: bool = False,
+        on_result: Callable[[Result], None] | None = None,
+    ) -> Result:
+        """`only_if_awaited`: not begun if the caller is cancelled before its turn comes.
+
+        `on_result` gets the result before the caller does, also if the caller has been cancelled.
+        """
+        assert on_result is None or not only_if_awaited
         outcome: asyncio.Future[Result] = self._loop.create_future()
 
         def begin() -> Result | None:
             return None if outcome.cancelled() else function()
 
         def done(result: Result | None, error: BaseException | None) -> None:
+            if on_result is not None and error is None:
+                on_result(result)  # type: ignore[arg-type]
             if outcome.cancelled():
                 return
             if error is not None:
@@ -62,12 +74,17 @@ class Worker:
             self._loop.call_soon_threadsafe(done, result, error)
 
 
+NewWorker = Callable[[str, asyncio.AbstractEventLoop], Worker]
+
+
 class WorkerPool:
     """Several workers for jobs that only look: cold reads, lookups. One that nobody awaits any more
     when its turn comes is not begun."""
 
-    def __init__(self, name: str, size: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._workers = [Worker(f"{name}-{number}", loop) for number in range(size)]
+    def __init__(
+        self, name: str, size: int, loop: asyncio.AbstractEventLoop, new_worker: NewWorker = Worker
+    ) -> None:
+        self._workers = [new_worker(f"{name}-{number}", loop) for number in range(size)]
         self._next = 0
 
     def _choose(self) -> Worker:

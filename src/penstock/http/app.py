@@ -4,12 +4,14 @@ GET /health/live     200 while the process answers at all
 GET /health/ready    200 when clients can be served; 503 with the reason when not
 GET /metrics         for Prometheus (metrics.py)
 GET /v1/groups       consumer groups and how far they have come (groups.py)
+/v1/cluster          the cluster: how it is, and draining and balancing it (cluster.py)
 """
 
 import socket
 
 from aiohttp import web
 
+from penstock.http.cluster import ClusterPages
 from penstock.http.groups import GroupPages
 from penstock.http.metrics import MetricsPage
 from penstock.http.readiness import Readiness
@@ -26,6 +28,7 @@ async def answer(listening: socket.socket, readiness: Readiness, sources: Source
     app.router.add_get("/health/ready", health.ready)
     MetricsPage(sources, readiness).add_to(app.router)
     GroupPages(sources.groups).add_to(app.router)
+    ClusterPages(sources.cluster).add_to(app.router)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.SockSite(runner, listening).start()

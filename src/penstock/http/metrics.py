@@ -1,4 +1,4 @@
-"""GET /metrics: the broker and its consumer groups, for Prometheus.
+"""GET /metrics: the broker, its place in the cluster and its consumer groups, for Prometheus.
 
 Rule 1: series are bounded. The groups furthest behind come first, and how many were left out is told.
 Rule 2: between some groups, some partitions and some lines, everybody else gets a turn.
@@ -15,6 +15,7 @@ from penstock.broker.coordination import Troubles
 from penstock.broker.group_reports import GroupReport, PartitionReport, Survey
 from penstock.http.prometheus import CONTENT_TYPE, COUNTER, GAUGE, Metric, Series, counter, gauge, lines
 from penstock.http.readiness import Readiness
+from penstock.http.replication_metrics import ReplicationSums, cluster_metrics
 from penstock.http.sources import Sources
 from penstock.limits import (
     METRICS_GROUP_PARTITIONS_MAX,
@@ -35,11 +36,13 @@ class MetricsPage:
 
     async def metrics(self, request: web.Request) -> web.Response:
         survey = await self._sources.groups.survey(METRICS_GROUP_PARTITIONS_MAX)
-        sizes = await _topic_sizes(self._sources.storage.partitions)
+        sizes, replication = await _summed(self._sources.storage.partitions)
         text = await _written(
             [
                 *self._broker(),
                 *sizes.metrics(),
+                *replication.metrics(),
+                *cluster_metrics(self._sources.cluster, asyncio.get_running_loop().time()),
                 *group_metrics(survey),
                 *trouble_metrics(self._sources.groups.troubles()),
             ]
@@ -118,13 +121,14 @@ class _TopicSizes:
         )
 
 
-async def _topic_sizes(partitions: Iterable[Partition]) -> _TopicSizes:
-    sizes = _TopicSizes()
+async def _summed(partitions: Iterable[Partition]) -> tuple[_TopicSizes, ReplicationSums]:
+    sizes, replication = _TopicSizes(), ReplicationSums()
     for number, partition in enumerate(tuple(partitions), 1):
         sizes.add(partition)
+        replication.add(partition)
         if number % METRICS_PARTITIONS_PER_TURN == 0:
             await asyncio.sleep(0)
-    return sizes
+    return sizes, replication
 
 
 def group_metrics(survey: Survey) -> Iterator[Metric]:

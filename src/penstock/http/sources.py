@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from penstock.broker.cluster import Cluster
 from penstock.broker.compaction import Compaction
 from penstock.broker.group_reports import GroupReports
 from penstock.broker.server import Server
@@ -13,3 +14,4 @@ class Sources(NamedTuple):
     storage: Storage
     server: Server
     compaction: Compaction
+    cluster: Cluster

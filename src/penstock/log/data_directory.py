@@ -1,23 +1,29 @@
 """What a data directory is, and whether this broker may use one.
 
-    penstock.json     format version, cluster id, node id, directory id
-    clean-shutdown    there while nothing is left to recover
+    penstock.json     format version, cluster id, node id, directory id, whether it is one of several
+    clean-shutdown    there while nothing is left to recover; in a cluster the broker epoch that stopped
     metadata.sqlite   the cluster's facts, when they are kept here
     logs/             a folder for each partition
+    logs/directory-id whose logs these are: a folder that lacks it is not what was mounted there
+    partitions.json   of a cluster's broker: the partitions that have a folder here, to miss those that go
+    store-revision    of a cluster's broker: how far it has seen the metadata store of its cluster
+    start-ids.json    of a cluster's broker: its processes since the last one that is known to be admitted
     reserve           space set aside, so that a full disk can still be freed through the broker
-    strays/           folders that were found there and belong to no partition, kept for people
+    strays/           folders that were found there and belong to no partition, or are damaged: for people
 
 A directory of another format, or of somebody else, is refused with a sentence; nothing is guessed.
 """
 
 import re
 from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import count
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
-from penstock.errors import CorruptData
+from penstock.errors import CorruptData, StorageFull
 from penstock.host.disk import Disk, Stored
 from penstock.host.randomness import Randomness
 from penstock.limits import DISK_RESERVE_BYTES
@@ -30,18 +36,49 @@ METADATA_FILE: Final = "metadata.sqlite"
 LOGS_FOLDER: Final = "logs"
 STRAYS_FOLDER: Final = "strays"
 RESERVE_FILE: Final = "reserve"
-# Left by us before the identity is written, or by the system.
-IGNORED_WHEN_EMPTY: Final = frozenset({".lock", "lost+found", LOGS_FOLDER, IDENTITY_FILE + ".tmp"})
+MOUNT_FILE: Final = "directory-id"
+INVENTORY_FILE: Final = "partitions.json"
+STARTS_FILE: Final = "start-ids.json"
+REVISION_FILE: Final = "store-revision"
+START_IDS_MAX: Final = 100
+# Left by us before the identity is written, by whoever started us, or by the system.
+IGNORED_WHEN_EMPTY: Final = frozenset(
+    {
+        ".lock",
+        "lost+found",
+        LOGS_FOLDER,
+        IDENTITY_FILE + ".tmp",
+        "penstock.log",
+        "penstock.pid",
+        "penstock.pid.tmp",
+    }
+)
 
 _PARTITION_FOLDER: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
 DOOMED_SUFFIX: Final = ".deleted"
+NO_BROKER_EPOCH: Final = 0
+Inventory = dict[str, list[int]]
+"""Partitions, by the id of their topic as text."""
+Small = TypeVar("Small")
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
+class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     format: int
     cluster_id: str
     node_id: int
     directory_id: str
+    is_member: bool = False
+    """The facts of its cluster are in a store that brokers share, and not in its own file any more."""
+    logs_are_marked: bool = False
+    """The folder of the logs says whose it is. Data directories from before that are marked once."""
+
+
+class SeenStore(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a broker has followed the metadata store of its cluster."""
+
+    revision: int
+    digest: str = ""
+    """Of the keys that were changed at that revision; empty: it does not know them."""
 
 
 class DataDirectory:
@@ -49,6 +86,11 @@ class DataDirectory:
         self.disk = disk
         self.path = path
         self.identity = identity
+        self.broker_epoch = NO_BROKER_EPOCH
+        """As which this broker was last admitted to its cluster, for the mark of a clean stop."""
+        self.seen = SeenStore(0)
+        self.lock_mark = ""
+        """Names the lock that this process has on it. Empty: it cannot be named."""
 
     @property
     def logs_path(self) -> str:
@@ -81,8 +123,16 @@ class DataDirectory:
         if not self.disk.exists(path) and self.disk.space(self.path).usable_bytes > 4 * DISK_RESERVE_BYTES:
             self.disk.store([Stored(path, bytes(DISK_RESERVE_BYTES))])
 
-    def doom(self, partition: TopicPartition, mark: str) -> str | None:
-        """Give a folder a name under which it is no partition's any more; None if there is none."""
+    def doom(self, gone: Iterable[tuple[TopicPartition, str]]) -> list[str]:
+        """Give folders names under which they are no partition's any more, for good. Blocks.
+
+        Returns the new names. Each partition comes with a mark that tells it from others of its name.
+        """
+        doomed = [path for partition, mark in gone if (path := self._doomed(partition, mark)) is not None]
+        self._keep_names(doomed)
+        return doomed
+
+    def _doomed(self, partition: TopicPartition, mark: str) -> str | None:
         folder = self.folder_of(partition)
         if not self.disk.exists(folder):
             return None
@@ -90,6 +140,19 @@ class DataDirectory:
         self.disk.remove_folder(doomed)
         self.disk.rename(folder, doomed)
         return doomed
+
+    def _keep_names(self, doomed: Sequence[str]) -> None:
+        """A loss of power could bring the old names back: that must not be with some files gone.
+
+        What is left of a partition without its first segment is a log that starts later.
+        """
+        if doomed:
+            self.disk.sync((), [self.logs_path])
+
+    def remove_doomed(self, folders: Iterable[str]) -> None:
+        """Blocks."""
+        for folder in folders:
+            self.disk.remove_folder(folder)
 
     def set_aside(self, partition: TopicPartition) -> str:
         """Move a folder that belongs to no known partition to where nothing looks but people."""
@@ -100,10 +163,52 @@ class DataDirectory:
         self.disk.rename(self.folder_of(partition), f"{base}.{number}")
         return f"{base}.{number}"
 
+    def set_aside_damaged(self, partition: TopicPartition) -> str:
+        """Move a folder that cannot be used there, in place of an earlier one of the same name. Blocks."""
+        target = f"{self.path}/{STRAYS_FOLDER}/{partition}.damaged"
+        self.disk.make_folder(f"{self.path}/{STRAYS_FOLDER}")
+        self.disk.remove_folder(target)
+        self.disk.rename(self.folder_of(partition), target)
+        self.disk.sync((), [self.path, self.logs_path, f"{self.path}/{STRAYS_FOLDER}"])
+        return target
+
     def doomed_folders(self) -> list[str]:
-        """Partitions that were being removed when the last process ended."""
+        """Partitions that were being removed when the last process ended, under names that stay. Blocks."""
         names = self.disk.list_folder(self.logs_path)
-        return [f"{self.logs_path}/{name}" for name in names if name.endswith(DOOMED_SUFFIX)]
+        doomed = [f"{self.logs_path}/{name}" for name in names if name.endswith(DOOMED_SUFFIX)]
+        self._keep_names(doomed)
+        return doomed
+
+    def inventory(self) -> Inventory:
+        """The partitions that had a folder here when the broker last was a member of its cluster."""
+        return _small_file(self.disk, f"{self.path}/{INVENTORY_FILE}", Inventory) or {}
+
+    def inventory_file(self, inventory: Inventory) -> Stored:
+        return Stored(f"{self.path}/{INVENTORY_FILE}", msgspec.json.encode(inventory))
+
+    def seen_before(self) -> SeenStore:
+        """How far a process before this one has followed the metadata store."""
+        return _small_file(self.disk, f"{self.path}/{REVISION_FILE}", SeenStore) or SeenStore(0)
+
+    def seen_file(self) -> Stored:
+        return Stored(f"{self.path}/{REVISION_FILE}", msgspec.json.encode(self.seen))
+
+    def begin_start(self, start_id: str, admitted: str) -> tuple[str, ...]:
+        """Note that a process begins, before others know of it. Blocks.
+
+        Returns those noted here, this one last. `admitted`: the last one that the cluster admitted; those
+        before it are of no use any more. If it is not among them, this directory is an older copy.
+        """
+        path = f"{self.path}/{STARTS_FILE}"
+        known = _small_file(self.disk, path, list[str]) or []
+        if admitted in known:
+            at = known.index(admitted)
+            known = [admitted, *known[at + 1 :][-START_IDS_MAX:]]
+        else:
+            known = known[-START_IDS_MAX:]
+        known.append(start_id)
+        self.disk.store([Stored(path, msgspec.json.encode(known))])
+        return tuple(known)
 
     def take_clean_mark(self) -> bool:
         """Whether the last process stopped cleanly. From now on this one has not, until it says so."""
@@ -114,9 +219,16 @@ class DataDirectory:
             self.disk.sync((), [self.path])
         return was_clean
 
+    def clean_epoch(self) -> int:
+        """As which a broker of a cluster stopped cleanly; NO_BROKER_EPOCH if it did not."""
+        path = f"{self.path}/{CLEAN_FILE}"
+        text = self.disk.read_file(path) if self.disk.exists(path) else b""
+        return int(text) if text.isdigit() else NO_BROKER_EPOCH
+
     def leave_clean_mark(self) -> None:
         """Call when every log is closed and synced."""
-        self.disk.store([Stored(f"{self.path}/{CLEAN_FILE}", b"")])
+        text = b"%d" % self.broker_epoch if self.broker_epoch != NO_BROKER_EPOCH else b""
+        self.disk.store([Stored(f"{self.path}/{CLEAN_FILE}", text)])
 
 
 def refuse_strangers(disk: Disk, path: str) -> None:
@@ -131,24 +243,104 @@ def refuse_strangers(disk: Disk, path: str) -> None:
         )
 
 
-def open_directory(disk: Disk, path: str, node_id: NodeId, randomness: Randomness) -> DataDirectory:
-    """Make a new data directory, or check an existing one. Blocks."""
+def cluster_of(disk: Disk, path: str, node_id: NodeId) -> str | None:
+    """The cluster that a data directory belongs to; None if it has yet to be made. Blocks."""
     refuse_strangers(disk, path)
-    disk.make_folder(f"{path}/{LOGS_FOLDER}")
+    return _read_identity(disk, path, node_id).cluster_id if disk.exists(f"{path}/{IDENTITY_FILE}") else None
+
+
+def refuse_other_store(disk: Disk, path: str, *, alone: bool) -> None:
+    """CorruptData if the facts of the cluster are kept elsewhere than where they would be looked for."""
+    if not disk.exists(f"{path}/{IDENTITY_FILE}"):
+        return
+    is_member = identity_in(disk, path).is_member
+    if alone and is_member:
+        raise CorruptData(
+            f"{path} belongs to a broker of a cluster: start it with --metadata and the address of that "
+            "cluster's store, or choose another folder with --data-dir"
+        )
+    if not alone and not is_member and disk.exists(f"{path}/{METADATA_FILE}"):
+        raise CorruptData(
+            f"{path} belongs to a broker that is alone: make it the first of a cluster with "
+            "`penstock cluster adopt`, start it without --metadata, or choose another folder with --data-dir"
+        )
+
+
+def become_member(disk: Disk, path: str, *, is_member: bool) -> None:
+    """Say where the facts of the cluster are from now on. Blocks; atomic."""
+    if is_member and disk.exists(f"{path}/{REVISION_FILE}"):
+        disk.remove(f"{path}/{REVISION_FILE}")  # of a store that it belonged to before; alone it asks none
+    identity = msgspec.structs.replace(identity_in(disk, path), is_member=is_member)
+    disk.store([Stored(f"{path}/{IDENTITY_FILE}", msgspec.json.encode(identity))])
+
+
+def open_directory(
+    disk: Disk, path: str, node_id: NodeId, randomness: Randomness, cluster_id: str | None = None
+) -> DataDirectory:
+    """Make a new data directory, or check an existing one. Blocks.
+
+    `cluster_id`: of a cluster that is there already; None for a broker that is one by itself.
+    """
+    refuse_strangers(disk, path)
     if not disk.exists(f"{path}/{IDENTITY_FILE}"):
         identity = Identity(
             format=FORMAT_VERSION,
-            cluster_id=_new_id(randomness),
+            cluster_id=cluster_id or new_id(randomness),
             node_id=node_id,
-            directory_id=_new_id(randomness),
+            directory_id=new_id(randomness),
+            is_member=cluster_id is not None,
         )
-        disk.store([Stored(f"{path}/{IDENTITY_FILE}", msgspec.json.encode(identity))])
+        identity = _mark_logs(disk, path, identity)
         disk.sync((), [path.rpartition("/")[0] or "."])
         return DataDirectory(disk, path, identity)
-    return DataDirectory(disk, path, _read_identity(disk, path, node_id))
+    identity = _read_identity(disk, path, node_id)
+    if identity.logs_are_marked:
+        _require_logs(disk, path, identity)
+    else:
+        disk.make_folder(f"{path}/{LOGS_FOLDER}")
+        with suppress(StorageFull):  # the next start will find room
+            identity = _mark_logs(disk, path, identity)
+    return DataDirectory(disk, path, identity)
 
 
-def _read_identity(disk: Disk, path: str, node_id: NodeId) -> Identity:
+def _mark_logs(disk: Disk, path: str, identity: Identity) -> Identity:
+    """Whatever is there now, are the logs of this directory. They are marked before it says so."""
+    logs = f"{path}/{LOGS_FOLDER}"
+    disk.make_folder(logs)
+    disk.store([Stored(f"{logs}/{MOUNT_FILE}", identity.directory_id.encode())])
+    identity = msgspec.structs.replace(identity, logs_are_marked=True)
+    disk.store([Stored(f"{path}/{IDENTITY_FILE}", msgspec.json.encode(identity))])
+    return identity
+
+
+def _require_logs(disk: Disk, path: str, identity: Identity) -> None:
+    mark = f"{path}/{LOGS_FOLDER}/{MOUNT_FILE}"
+    if not disk.exists(mark):
+        raise CorruptData(
+            f"{mark} is missing: {path}/{LOGS_FOLDER} is not the folder that the records were written to. "
+            "Mount or restore it; if they are lost, begin with an empty --data-dir"
+        )
+    if disk.read_file(mark) != identity.directory_id.encode():
+        raise CorruptData(
+            f"{path}/{LOGS_FOLDER} holds the records of another data directory ({mark} and "
+            f"{path}/{IDENTITY_FILE} differ): mount or restore its own"
+        )
+
+
+def _small_file(disk: Disk, path: str, kind: type[Small]) -> Small | None:
+    """None if there is none."""
+    if not disk.exists(path):
+        return None
+    try:
+        return msgspec.json.decode(disk.read_file(path), type=kind)
+    except msgspec.DecodeError as error:
+        raise CorruptData(
+            f"{path} cannot be read: {error}. Restore it, or begin with an empty --data-dir"
+        ) from error
+
+
+def identity_in(disk: Disk, path: str) -> Identity:
+    """Of a data directory that is there. CorruptData if it is none of ours, or of a later format."""
     try:
         identity = msgspec.json.decode(disk.read_file(f"{path}/{IDENTITY_FILE}"), type=Identity)
     except msgspec.DecodeError as error:
@@ -158,6 +350,11 @@ def _read_identity(disk: Disk, path: str, node_id: NodeId) -> Identity:
             f"{path} has data format {identity.format}; this Penstock reads format {FORMAT_VERSION}. "
             "Use the version of Penstock that wrote it"
         )
+    return identity
+
+
+def _read_identity(disk: Disk, path: str, node_id: NodeId) -> Identity:
+    identity = identity_in(disk, path)
     if identity.node_id != node_id:
         raise CorruptData(
             f"{path} belongs to node {identity.node_id}, not to node {node_id}: "
@@ -166,7 +363,7 @@ def _read_identity(disk: Disk, path: str, node_id: NodeId) -> Identity:
     return identity
 
 
-def _new_id(randomness: Randomness) -> str:
+def new_id(randomness: Randomness) -> str:
     """Sixteen random bytes in the form Kafka gives ids: 22 characters, never beginning with a dash."""
     while True:
         text = urlsafe_b64encode(randomness.bytes(16)).decode().rstrip("=")

@@ -21,13 +21,15 @@ CLOSED_WHEN_SHORT: Final = 16
 
 
 class OpenFiles:
-    __slots__ = ("_all_unsynced", "_most", "_open", "unsynced_births")
+    __slots__ = ("_all_unsynced", "_most", "_open", "synced_births", "unsynced_births")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._open: OrderedDict[Segment, None] = OrderedDict()
         self.unsynced_births = 0
         """Files beside the segments that are open until the first flush of their partition."""
+        self.synced_births = 0
+        """How many of them were closed by a flush, ever."""
         self._all_unsynced = False
         """That was so when it was last looked at, and no flush has ended since."""
 
@@ -71,4 +73,5 @@ class OpenFiles:
     def synced(self, births: int) -> None:
         """A flush has ended, and with it so many births were closed."""
         self.unsynced_births -= births
+        self.synced_births += births
         self._all_unsynced = False

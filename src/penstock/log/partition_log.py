@@ -64,6 +64,8 @@ class Flush(NamedTuple):
     appended_bytes: int
     births: int
     """How many of the files are none of a segment."""
+    cuts: int
+    """How often the log had been cut: what is synced of a log that was cut since says nothing of it."""
 
 
 class PartitionLog:
@@ -89,8 +91,15 @@ class PartitionLog:
         """A file to write when the folder is made, saying whose it is."""
         self.is_swapping = False
         """A cleaned segment was decided on and those it stands for are still here: none may go."""
+        self.is_closed = False
+        self.is_checkpointing = False
+        """A checkpoint was begun and neither ended nor abandoned: its snapshot may appear at any time."""
+        self.is_truncating = False
+        """A worker cuts the files (log/truncation.py): nothing is appended or made durable meanwhile."""
+        self.cuts = 0
+        """How often records were taken off its end."""
         self._generation = 0
-        """How often compaction has rewritten segments since the log was opened."""
+        """How often segments were rewritten or cut since the log was opened."""
         self._folder_made = False
         self._folder_is_ours = False
         self._dirty: list[Segment] = []
@@ -98,6 +107,8 @@ class PartitionLog:
         self._new_files: list[File] = []
         """Written once, beside the segments, and open until the next flush."""
         self._epochs_changed = False
+        self._start_moved = False
+        """Since the last checkpoint. A follower's moves with its leader's, and nobody stores it else."""
         self._rebuilt: dict[Segment, None] = {}
         """Sealed segments whose indexes were made anew and are not on disk yet."""
         self._warm = WarmReads()
@@ -183,6 +194,7 @@ class PartitionLog:
         following.file.truncate(0)  # makes it, so that the end is known even if nothing follows
         sealed.seal()
         self.segments.append(following)
+        following.generation = self._generation  # of another that began there, a view may be left
         self.mark_dirty(following, is_new=True)
         self._warm.clear()
 
@@ -333,6 +345,8 @@ class PartitionLog:
 
     def begin_flush(self) -> Flush:
         """Everything that is not on disk yet. The caller must end or fail it."""
+        if self.is_truncating:  # which syncs whatever stays
+            return Flush((), (), self.flushed_end_offset, self.flushed_bytes, 0, self.cuts)
         files, self._new_files = self._new_files, []
         births = len(files)
         for segment in self._dirty:
@@ -342,7 +356,7 @@ class PartitionLog:
         folders = sorted(self._dirty_folders)
         self._dirty.clear()
         self._dirty_folders.clear()
-        return Flush(files, folders, self.log_end_offset, self.appended_bytes, births)
+        return Flush(files, folders, self.log_end_offset, self.appended_bytes, births, self.cuts)
 
     def end_flush(self, flush: Flush) -> None:
         """The sync succeeded."""
@@ -350,12 +364,19 @@ class PartitionLog:
             file.release()
         if self.shared is not None:
             self.shared.files.synced(flush.births)
+        if flush.cuts != self.cuts:
+            return
         self.flushed_end_offset = max(self.flushed_end_offset, min(flush.end_offset, self.log_end_offset))
         self.flushed_bytes = max(self.flushed_bytes, flush.appended_bytes)
 
     def begin_checkpoint(self) -> Checkpoint:
         """Bring indexes and producer snapshot on disk to where the log ends now."""
+        assert not self.is_truncating, "it would claim what is being cut"
+        self.is_checkpointing = True
         small_files = []
+        if self._start_moved and self.log_start_offset > self.segments[0].base_offset:
+            small_files.append(self.start_file())  # before the epochs, which begin there
+        self._start_moved = False
         if self._epochs_changed:
             small_files.append(Stored(f"{self.folder}/{epoch_file.FILE_NAME}", self.epochs.to_bytes()))
             self._epochs_changed = False
@@ -368,8 +389,13 @@ class PartitionLog:
             recovery_point=self.log_end_offset,
         )
 
-    def end_checkpoint(self, checkpoint: Checkpoint) -> list[str]:
-        """The checkpoint is on disk. Returns the snapshots that it made needless."""
+    def end_checkpoint(self, checkpoint: Checkpoint, committed: Offset | None = None) -> list[str]:
+        """The checkpoint is on disk. Returns the snapshots that it made needless.
+
+        `committed`: nothing below is ever cut. Where the snapshots to come lie above it, one at or below
+        it is kept too, or a cut there would have to read the log from its start.
+        """
+        self.is_checkpointing = False
         assert self.flushed_end_offset >= checkpoint.recovery_point
         for segment, entries, time_entries in checkpoint.indexes.covered:
             segment.indexes_were_stored(entries, time_entries)
@@ -378,17 +404,21 @@ class PartitionLog:
         self.recovery_point = checkpoint.recovery_point
         if self.recovery_point not in self.snapshots:
             self.snapshots.append(self.recovery_point)
-        needless = self.snapshots[:-SNAPSHOTS_KEPT]
-        del self.snapshots[:-SNAPSHOTS_KEPT]
+        needless, kept = self.snapshots[:-SNAPSHOTS_KEPT], self.snapshots[-SNAPSHOTS_KEPT:]
+        if needless and committed is not None and kept[0] > committed:
+            below = max(bisect_right(needless, committed) - 1, 0)
+            kept.insert(0, needless.pop(below))
+        self.snapshots = kept
         return [self.snapshot_path(offset) for offset in needless]
 
     def abandon_checkpoint(self) -> None:
         """There was no room for it. The data is as safe as before; the next one covers it."""
-        self._epochs_changed = True
+        self.is_checkpointing = False
+        self._epochs_changed = self._start_moved = True
 
     @property
     def needs_checkpoint(self) -> bool:
-        return (
+        return not self.is_truncating and (
             self.recovery_point < self.log_end_offset
             or self._epochs_changed
             or bool(self._rebuilt)
@@ -425,7 +455,60 @@ class PartitionLog:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.epochs.truncate_start(offset)
-            self._epochs_changed = True
+            self._epochs_changed = self._start_moved = True
+
+    # Cutting (log/truncation.py drives this)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether no record was written since it began here."""
+        return len(self.segments) == 1 and self.active.size_bytes == 0
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether segments may go: none is being replaced or cut."""
+        return not (self.is_swapping or self.is_truncating)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody is at its files who would bring back what is cut."""
+        return self.is_checkpointing or not self.is_at_rest
+
+    def adopt(self, left: "PartitionLog") -> None:
+        """Go on with what a cut has left, which is on disk and nobody else's."""
+        for segment in self.segments:
+            self._forget(segment)
+        self.producers.share(None)
+        self.segments, self.producers, self.epochs = left.segments, left.producers, left.epochs
+        self.snapshots, self.recovery_point = left.snapshots, left.recovery_point
+        self.log_start_offset, self.log_end_offset = left.log_start_offset, left.log_end_offset
+        self.flushed_end_offset, self.flushed_bytes = left.log_end_offset, self.appended_bytes
+        self._epochs_changed = True
+        self._folder_made = self._folder_is_ours = left._folder_made
+        self._generation += 1
+        for segment in self.segments:
+            segment.generation = self._generation
+        self.cuts += 1
+        if self.shared is not None:
+            self.share(self.shared)
+
+    def rebase(self, base_offset: Offset) -> None:
+        """Of a log without records: the batch that comes next begins here, which may be before its start."""
+        assert self.is_bare, "a batch in the middle would be out of its place"
+        assert not self.is_busy, "a checkpoint would account for what is not there"
+        # They claim to account for producers up to the start, and the batch is not among them yet.
+        for path in (*map(self.snapshot_path, self.snapshots), *self.active.paths()):
+            self.disk.remove(path)
+        self.snapshots.clear()
+        self.recovery_point = Offset(0)
+        self._forget(self.active)
+        segment = Segment(self.disk, self.folder, base_offset)
+        segment.shelf = self.shared.files if self.shared is not None else None
+        self.segments = [segment]
+        self._generation += 1
+        segment.generation = self._generation
+        self._dirty_folders.add(self.folder)
+        self.log_end_offset = base_offset
 
     def start_file(self, offset: Offset | None = None) -> Stored:
         """What makes the start, or one that it is to have, survive a restart."""
@@ -449,7 +532,12 @@ class PartitionLog:
             segment.close_file()
 
     def close(self) -> None:
-        """Release the files. Nothing is synced: checkpoint first to stop cleanly."""
+        """For good. Nothing is synced: checkpoint first to stop cleanly."""
+        self.is_closed = True
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the files and of what is shared with other logs."""
         for segment in self.segments:
             self._forget(segment)
         self._release_births()

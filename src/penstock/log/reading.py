@@ -48,7 +48,7 @@ class SegmentView:
     size_bytes: int
     """Nothing past this position is looked at: it may be in the middle of being written."""
     generation: int
-    """Which form of the segment this is: compaction may put another in its place."""
+    """Which form of the segment this is: compaction or a cut may put another in its place."""
     index_interval_bytes: int
     indexes: Indexes | None
     """None: they are on disk."""

@@ -26,7 +26,7 @@ from penstock.log.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.offset_index import OffsetIndex
 from penstock.log.partition_log import LOG_START_FILE, SNAPSHOT_SUFFIX, LogSettings, PartitionLog
 from penstock.log.producers import Producers
-from penstock.log.reading import Indexes, check_stored, find_batch, out_of_place
+from penstock.log.reading import Indexes, check_stored, out_of_place
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
 from penstock.log.swap import finish_swaps
 from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
@@ -42,8 +42,11 @@ class Recovered(NamedTuple):
     """How much of a torn tail was removed."""
 
 
-def open_log(disk: Disk, folder: str, settings: LogSettings) -> Recovered:
-    """Blocks. Raises CorruptData if what was once safe is not there any more."""
+def open_log(disk: Disk, folder: str, settings: LogSettings, *, after_us: bool = False) -> Recovered:
+    """Blocks. Raises CorruptData if what was once safe is not there any more.
+
+    `after_us`: this process wrote it, and no sync has failed since: what is in memory reaches the disk.
+    """
     log = PartitionLog(disk, folder, settings)
     if not disk.exists(folder):
         return Recovered(log, 0, 0)
@@ -56,10 +59,10 @@ def open_log(disk: Disk, folder: str, settings: LogSettings) -> Recovered:
     scan_from = _load_small_files(log, names)
     log.segments = [
         Segment(disk, folder, base, disk.size_of(f"{folder}/{segment_name(base)}{LOG_SUFFIX}"))
-        for base in _offsets_named(names, LOG_SUFFIX)
+        for base in offsets_named(names, LOG_SUFFIX)
     ]
     log.claim_folder()
-    scanned, cut = _scan(log, scan_from)
+    scanned, cut = _scan(log, scan_from, rewrite_from=None if after_us else log.recovery_point)
     if cut:
         # Before anything is appended: what was cut off must not come back behind it.
         files = [segment.file for segment in log.segments[-1:]]
@@ -72,40 +75,6 @@ def open_log(disk: Disk, folder: str, settings: LogSettings) -> Recovered:
     return Recovered(log, scanned, cut)
 
 
-def truncate_to(log: PartitionLog, offset: Offset) -> PartitionLog:
-    """Drop every batch that reaches `offset` or further, and open what is left.
-
-    Waits for the device. Snapshots past the cut are gone for good before anything is cut: one that
-    survived would claim that what is missing was once safe.
-    """
-    assert log.log_start_offset <= offset
-    assert not log.is_swapping, "opening it again would complete the swap and bring back what was cut"
-    if offset >= log.log_end_offset:
-        return log
-    disk, folder = log.disk, log.folder
-    past = [snapshot for snapshot in log.snapshots if snapshot > offset]
-    for snapshot in past:
-        disk.remove(log.snapshot_path(snapshot))
-    if past:
-        disk.sync((), [folder])
-    holder = log.segment_holding(offset)
-    view = log.view(holder)
-    indexes = view.load_indexes(holder.file)
-    holder.cut(find_batch(holder.file, indexes.by_offset, offset, holder.size_bytes))
-    for segment in log.segments:
-        if segment.base_offset > holder.base_offset:
-            _remove_segment(disk, segment)
-    # What was dropped must not come back behind what is written in its place.
-    disk.sync([holder.file], [folder])
-    log.close()
-    left = open_log(disk, folder, log.settings).log
-    left.birth = log.birth
-    if log.shared is not None:
-        left.share(log.shared)
-    left.claim_folder()
-    return left
-
-
 def _load_small_files(log: PartitionLog, names: list[str]) -> Offset:
     """Returns the offset from which batches must be replayed into the producer state."""
     disk, folder = log.disk, log.folder
@@ -116,7 +85,7 @@ def _load_small_files(log: PartitionLog, names: list[str]) -> Offset:
         log.log_start_offset = Offset(rows[0][0])
     if epoch_file.FILE_NAME in names:
         log.epochs = LeaderEpochs.from_bytes(disk.read_file(f"{folder}/{epoch_file.FILE_NAME}"))
-    log.snapshots = _offsets_named(names, SNAPSHOT_SUFFIX)
+    log.snapshots = offsets_named(names, SNAPSHOT_SUFFIX)
     log.recovery_point = log.snapshots[-1] if log.snapshots else Offset(0)
     # Epochs above the recovery point are learned again from the batches there.
     log.epochs.truncate_end(log.recovery_point)
@@ -129,7 +98,7 @@ def _load_small_files(log: PartitionLog, names: list[str]) -> Offset:
     return Offset(0)
 
 
-def _scan(log: PartitionLog, scan_from: Offset) -> tuple[int, int]:
+def _scan(log: PartitionLog, scan_from: Offset, rewrite_from: Offset | None) -> tuple[int, int]:
     """Read what may be damaged and cut what is. Returns the bytes scanned and the bytes cut."""
     if not log.segments or log.segments[0].base_offset > log.recovery_point:
         if log.recovery_point > log.log_start_offset:
@@ -145,14 +114,14 @@ def _scan(log: PartitionLog, scan_from: Offset) -> tuple[int, int]:
     for number in range(first, len(log.segments)):
         segment = log.segments[number]
         if number > first and segment.base_offset != log.log_end_offset:
-            if log.log_end_offset < log.recovery_point:
+            if log.log_end_offset < _needed_to(log):
                 raise _missing(log, log.segments[number - 1].path())
             cut += sum(_remove_segment(log.disk, doomed) for doomed in log.segments[number:])
             del log.segments[number:]
             break
         log.log_end_offset = segment.base_offset
         size_found = segment.size_bytes
-        scanned += _scan_segment(log, segment, scan_from)
+        scanned += _scan_segment(log, segment, scan_from, rewrite_from)
         if segment.size_bytes < size_found:
             cut += size_found - segment.size_bytes
             segment.cut(segment.size_bytes)
@@ -161,7 +130,7 @@ def _scan(log: PartitionLog, scan_from: Offset) -> tuple[int, int]:
     return scanned, cut
 
 
-def _scan_segment(log: PartitionLog, segment: Segment, scan_from: Offset) -> int:
+def _scan_segment(log: PartitionLog, segment: Segment, scan_from: Offset, rewrite_from: Offset | None) -> int:
     """Account for every sound batch; leaves `segment.size_bytes` where the first unsound one begins."""
     file_bytes, path = segment.size_bytes, segment.path()
     start = position = _resume(log, segment, scan_from)
@@ -171,20 +140,26 @@ def _scan_segment(log: PartitionLog, segment: Segment, scan_from: Offset) -> int
         try:
             header, batch = reader.batch_at(position, expected, path)
         except CorruptData:
-            if log.log_end_offset < log.recovery_point:
+            if log.log_end_offset < _needed_to(log):
                 raise
             break
-        if header.base_offset >= log.recovery_point:
+        if rewrite_from is not None and header.base_offset >= rewrite_from:
             _write_again(segment.file, position, batch)
         segment.note(header, header.base_offset, header.size, log.settings.index_interval_bytes)
         log.account_recovered(header, replay=header.base_offset >= scan_from)
         expected = header.next_offset
         position += header.size
-    if log.log_end_offset < log.recovery_point and segment is log.segments[-1]:
+    if log.log_end_offset < _needed_to(log) and segment is log.segments[-1]:
         raise _missing(log, path)
     if position > start:
         log.mark_dirty(segment, is_new=True)
     return position - start
+
+
+def _needed_to(log: PartitionLog) -> Offset:
+    """Whatever lies below must be there. Of a log that starts at its recovery point that is nothing: a
+    follower may have begun it inside of a batch, all of which was then on its way to the disk."""
+    return log.recovery_point if log.recovery_point > log.log_start_offset else Offset(0)
 
 
 def _missing(log: PartitionLog, path: str) -> CorruptData:
@@ -268,7 +243,7 @@ def _settle_start(log: PartitionLog) -> None:
     if not log.segments or log.log_start_offset > log.log_end_offset:
         # The start was moved past records that were never synced and are lost. Going back behind it
         # would show offsets again that were declared gone.
-        log.close()
+        log.release()
         for segment in log.segments:
             _remove_segment(log.disk, segment)
         start = max(log.log_start_offset, log.recovery_point)
@@ -280,7 +255,7 @@ def _settle_start(log: PartitionLog) -> None:
     log.epochs.truncate_start(log.log_start_offset)
 
 
-def _offsets_named(names: list[str], suffix: str) -> list[Offset]:
+def offsets_named(names: list[str], suffix: str) -> list[Offset]:
     stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
     return sorted(Offset(int(stem)) for stem in stems if stem.isdigit())
 

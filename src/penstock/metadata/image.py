@@ -9,23 +9,57 @@ image that was kept current equals one that was read afresh, and topics that wer
 shared between the old image and the new.
 
 Rule 1: every fact carries the revision of its key, which is what a decision about it compares.
-Rule 2: a topic is shown whole (all its partitions, from zero) or the store is corrupt: transactions
-        are atomic, so nothing else can be seen.
+Rule 2: a topic is shown whole (all its partitions, from zero) or the store is corrupt. Partitions
+        are written before the topic that makes them count, so those of no topic, and those at or
+        beyond their topic's count, are kept aside (`prepared`) until it does.
 Rule 3: nobody changes the mappings in here.
+Rule 4: one change costs what its topic costs, at the speed of copying a tuple, and no more for any
+        other topic than copying the dict that names it.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from penstock.errors import CorruptData
-from penstock.host.metadata_store import ABSENT, Change, Put, Snapshot
+from penstock.host.metadata_store import Change, DeleteAll, Put, Snapshot
+from penstock.metadata import levels
+from penstock.metadata.changes import (
+    Grown,
+    PartitionChange,
+    TopicChanges,
+    changed_partitions,
+    changed_topics,
+)
+from penstock.metadata.facts import (
+    GROUP_TOPIC,
+    INTERNAL_TOPICS,
+    NO_FEATURES,
+    NO_NODE,
+    NO_PRODUCER_IDS,
+    Broker,
+    ClusterImage,
+    Controller,
+    Endpoint,
+    Features,
+    Live,
+    Overrides,
+    PartitionState,
+    ProducerIds,
+    States,
+    Topic,
+    metric_name,
+)
 from penstock.metadata.keys import (
     BrokerConfigKey,
     BrokerKey,
+    ControllerKey,
+    FeaturesKey,
     GroupConfigKey,
+    Key,
     Keys,
+    LiveKey,
     PartitionKey,
     ProducerIdsKey,
     TopicKey,
@@ -33,117 +67,53 @@ from penstock.metadata.keys import (
 from penstock.metadata.values import (
     BrokerConfigValue,
     BrokerValue,
+    ControllerValue,
+    FeaturesValue,
     GroupConfigValue,
+    LiveValue,
     PartitionValue,
     ProducerIdsValue,
     TopicValue,
     decode,
+    parsed_topic_id,
     topic_id_of,
 )
 from penstock.types import TopicId
 
-NO_NODE = -1
-
-GROUP_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({GROUP_TOPIC, "__transaction_state", "__share_group_state"})
-"""Kafka's own. Whoever creates one, clients are told that it is not for them."""
+__all__ = [
+    "GROUP_TOPIC",
+    "INTERNAL_TOPICS",
+    "NO_NODE",
+    "Broker",
+    "ClusterImage",
+    "Controller",
+    "Endpoint",
+    "Grown",
+    "Live",
+    "Overrides",
+    "PartitionChange",
+    "PartitionState",
+    "ProducerIds",
+    "Topic",
+    "TopicChanges",
+    "apply",
+    "changed_partitions",
+    "changed_topics",
+    "image_of",
+    "metric_name",
+]
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-# Not followed by the garbage collector: a hundred thousand of these can be in no cycle, since
-# they hold only numbers and tuples of numbers.
-class PartitionState(msgspec.Struct, frozen=True, gc=False):
-    index: int
-    leader: int
-    """-1 when nobody leads."""
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    partition_epoch: int
-    revision: int
-
-
-class Topic(msgspec.Struct, frozen=True):
-    name: str
-    id: TopicId
-    internal: bool
-    created_ms: int
-    overrides: Mapping[str, str]
-    partitions: tuple[PartitionState, ...]
-    revision: int
-
-
-class Endpoint(msgspec.Struct, frozen=True):
-    host: str
-    port: int
-
-
-class Broker(msgspec.Struct, frozen=True):
-    id: int
-    rack: str | None
-    endpoints: Mapping[str, Endpoint]
-    """By listener name."""
-    revision: int
-
-
-class Overrides(msgspec.Struct, frozen=True):
-    """Of a broker, of all brokers, or of a group."""
-
-    overrides: Mapping[str, str]
-    revision: int
-
-
-class ProducerIds(msgspec.Struct, frozen=True):
-    next_id: int
-    revision: int
-
-
-NO_OVERRIDES = Overrides(overrides={}, revision=ABSENT)
-NO_PRODUCER_IDS = ProducerIds(next_id=0, revision=ABSENT)
-
-
-class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
-    cluster_id: str
-    revision: int = 0
-    topics: Mapping[str, Topic] = {}
-    topics_by_id: Mapping[TopicId, Topic] = {}
-    topics_by_metric_name: Mapping[str, str] = {}
-    """Topic names by the name that metrics know them by: two may not share one."""
-    brokers: Mapping[int, Broker] = {}
-    broker_overrides: Mapping[int | None, Overrides] = {}
-    """None holds the default for every broker."""
-    group_overrides: Mapping[str, Overrides] = {}
-    producer_ids: ProducerIds = NO_PRODUCER_IDS
-    partition_count: int = 0
-
-    @property
-    def controller_id(self) -> int:
-        """Without a lease to hold, the broker with the lowest id decides."""
-        return min(self.brokers, default=NO_NODE)
-
-    def partition(self, topic: str, index: int) -> PartitionState | None:
-        found = self.topics.get(topic)
-        if found is None or not 0 <= index < len(found.partitions):
-            return None
-        return found.partitions[index]
-
-    def overrides_of_broker(self, broker_id: int | None) -> Overrides:
-        return self.broker_overrides.get(broker_id, NO_OVERRIDES)
-
-    def overrides_of_group(self, group_id: str) -> Overrides:
-        return self.group_overrides.get(group_id, NO_OVERRIDES)
-
-
-def metric_name(topic: str) -> str:
-    """Metrics write a dot as an underscore, as Kafka's do."""
-    return topic.replace(".", "_")
-
-
 def image_of(snapshot: Snapshot, cluster_id: str) -> ClusterImage:
     """The image of a whole store, read with `Keys(cluster_id).prefix`."""
     draft = _Draft(ClusterImage(cluster_id=cluster_id))
+    # First of all: what a level means that is not known here, nobody can say.
+    first = snapshot.entries.get(Keys(cluster_id).features)
+    if first is not None:
+        draft.put(Keys(cluster_id).features, first.value, first.revision)
     for key, entry in snapshot.entries.items():
         draft.put(key, entry.value, entry.revision)
     return draft.finish(snapshot.revision)
@@ -155,6 +125,8 @@ def apply(image: ClusterImage, changes: Iterable[Change], revision: int) -> Clus
     for change in changes:
         if isinstance(change, Put):
             draft.put(change.key, change.value, revision)
+        elif isinstance(change, DeleteAll):
+            draft.delete_partitions(change.prefix)
         else:
             draft.delete(change.key)
     return draft.finish(revision)
@@ -169,29 +141,47 @@ class _Draft:
         self._topics: dict[str, tuple[TopicValue, int] | None] = {}
         self._partitions: dict[TopicId, dict[int, PartitionState | None]] = {}
         self._brokers: dict[int, Broker | None] = {}
+        self._sessions: dict[int, Live | None] = {}
         self._broker_overrides: dict[int | None, Overrides | None] = {}
         self._group_overrides: dict[str, Overrides | None] = {}
+        self._controller = image.controller
         self._producer_ids = image.producer_ids
+        self._features = image.features
         # Most partitions have one of a few lists of replicas: keep each list once.
         self._node_lists: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def put(self, key: str, data: bytes, revision: int) -> None:
-        match self._keys.parse(key):
+        parsed = self._keys.parse(key)
+        match parsed:
             case PartitionKey(topic_id, index):
                 value = decode(PartitionValue, key, data)
                 self._partitions.setdefault(topic_id, {})[index] = self._state(key, index, value, revision)
             case TopicKey(name):
                 self._topics[name] = decode(TopicValue, key, data), revision
+            case None:
+                pass
+            case _:
+                self._put_other(parsed, key, data, revision)
+
+    def _put_other(self, parsed: Key, key: str, data: bytes, revision: int) -> None:
+        match parsed:
             case BrokerKey(broker_id):
                 self._brokers[broker_id] = _broker(broker_id, decode(BrokerValue, key, data), revision)
+            case LiveKey(broker_id):
+                self._sessions[broker_id] = _live(key, decode(LiveValue, key, data), revision)
+            case ControllerKey():
+                self._controller = Controller(decode(ControllerValue, key, data).broker_id, revision)
             case BrokerConfigKey(broker_id):
-                overrides = decode(BrokerConfigValue, key, data).overrides
-                self._broker_overrides[broker_id] = Overrides(overrides, revision)
+                config = decode(BrokerConfigValue, key, data)
+                overrides = Overrides(config.overrides, revision, config.min_isr_changes)
+                self._broker_overrides[broker_id] = overrides
             case GroupConfigKey(group_id):
-                overrides = decode(GroupConfigValue, key, data).overrides
-                self._group_overrides[group_id] = Overrides(overrides, revision)
+                of_group = decode(GroupConfigValue, key, data).overrides
+                self._group_overrides[group_id] = Overrides(of_group, revision)
             case ProducerIdsKey():
                 self._producer_ids = ProducerIds(decode(ProducerIdsValue, key, data).next_id, revision)
+            case FeaturesKey():
+                self._features = _features(decode(FeaturesValue, key, data), revision)
 
     def delete(self, key: str) -> None:
         match self._keys.parse(key):
@@ -201,98 +191,155 @@ class _Draft:
                 self._topics[name] = None
             case BrokerKey(broker_id):
                 self._brokers[broker_id] = None
+            case LiveKey(broker_id):
+                self._sessions[broker_id] = None
+            case ControllerKey():
+                self._controller = None
             case BrokerConfigKey(broker_id):
                 self._broker_overrides[broker_id] = None
             case GroupConfigKey(group_id):
                 self._group_overrides[group_id] = None
             case ProducerIdsKey():
                 self._producer_ids = NO_PRODUCER_IDS
+            case FeaturesKey():
+                self._features = NO_FEATURES
+
+    def delete_partitions(self, prefix: str) -> None:
+        topic_id = self._keys.parse_partitions(prefix)
+        topic = self._image.topics_by_id.get(topic_id)
+        known = range(len(topic.partitions)) if topic is not None else ()
+        gone = (*known, *self._image.prepared.get(topic_id, {}))
+        self._partitions.setdefault(topic_id, {}).update(dict.fromkeys(gone))
 
     def finish(self, revision: int) -> ClusterImage:
         before = self._image
         image = msgspec.structs.replace(
             before,
             revision=revision,
-            brokers=_overlaid(before.brokers, self._brokers),
+            controller=self._controller,
             broker_overrides=_overlaid(before.broker_overrides, self._broker_overrides),
             group_overrides=_overlaid(before.group_overrides, self._group_overrides),
             producer_ids=self._producer_ids,
+            features=self._features,
         )
-        if not self._topics and not self._partitions:
-            return image
-        return self._with_topics(image)
+        if self._brokers or self._sessions:
+            image = self._with_brokers(image)
+        if self._topics or self._partitions:
+            image = self._with_topics(image)
+        return image
+
+    def _with_brokers(self, image: ClusterImage) -> ClusterImage:
+        brokers = dict(_overlaid(image.brokers, self._brokers))
+        sessions = _overlaid(image.sessions, self._sessions)
+        for broker_id in self._brokers.keys() | self._sessions.keys():
+            if broker_id in brokers:
+                live = sessions.get(broker_id)
+                brokers[broker_id] = msgspec.structs.replace(brokers[broker_id], live=live)
+        admitted = frozenset(broker.id for broker in brokers.values() if broker.is_admitted)
+        return msgspec.structs.replace(image, brokers=brokers, sessions=sessions, admitted=admitted)
 
     def _with_topics(self, image: ClusterImage) -> ClusterImage:
+        touched = self._next_topics()
         topics, by_id = dict(image.topics), dict(image.topics_by_id)
-        by_metric_name = dict(image.topics_by_metric_name)
+        # It names the same topics as before if none of them was written itself.
+        metric_names = dict(image.topics_by_metric_name) if self._topics else image.topics_by_metric_name
         partition_count = image.partition_count
-        next_topics = self._next_topics()
-        for name in next_topics:
-            before = topics.pop(name, None)
+        for name in touched.topics:
+            before = topics.get(name)
             if before is not None:
                 del by_id[before.id]
-                by_metric_name.pop(metric_name(name), None)
                 partition_count -= len(before.partitions)
-        for name, topic in next_topics.items():
+        for name, topic in touched.topics.items():
             if topic is None:
+                topics.pop(name, None)
                 continue
             if topic.id in by_id:
                 raise CorruptData(f"metadata key {self._keys.topic(name)}: another topic has its id")
             topics[name] = by_id[topic.id] = topic
-            by_metric_name[metric_name(name)] = name
             partition_count += len(topic.partitions)
+        if isinstance(metric_names, dict):
+            _rename(metric_names, image.topics, self._topics)
         return msgspec.structs.replace(
             image,
             topics=topics,
             topics_by_id=by_id,
-            topics_by_metric_name=by_metric_name,
+            topics_by_metric_name=metric_names,
             partition_count=partition_count,
+            prepared=_overlaid(image.prepared, touched.prepared),
         )
 
-    def _next_topics(self) -> dict[str, Topic | None]:
-        """Every topic that was touched, as it is now; None for those that are gone."""
-        touched: dict[str, Topic | None] = {}
+    def _next_topics(self) -> "_Touched":
+        topics: dict[str, Topic | None] = {}
+        prepared: dict[TopicId, States | None] = {}
+        left = dict.fromkeys(self._partitions)
         for name, put in self._topics.items():
-            touched[name] = None if put is None else self._built(name, *put)
-        for topic_id, changes in self._partitions.items():
-            # What is left was touched in its partitions only, or belonged to a topic that is gone.
-            topic = self._image.topics_by_id.get(topic_id)
-            if topic is not None and topic.name not in touched:
-                touched[topic.name] = self._repartitioned(topic, changes)
-            elif any(state is not None for state in changes.values()):
-                index = next(index for index, state in changes.items() if state is not None)
-                raise CorruptData(f"metadata key {self._keys.partition(topic_id, index)}: it has no topic")
-        return touched
+            before = self._image.topics.get(name)
+            if before is not None:
+                left[before.id] = None
+            topics[name] = None
+            if put is not None:
+                topic, aside = self._built(name, *put)
+                topics[name], prepared[topic.id] = topic, aside or None
+                left.pop(topic.id, None)
+        for topic_id in left:
+            # These were touched in their partitions only, or belong to no topic any more.
+            topic_before = self._image.topics_by_id.get(topic_id)
+            if topic_before is not None and topic_before.name not in topics:
+                topic, aside = self._repartitioned(topic_before)
+                topics[topic.name], prepared[topic_id] = topic, aside or None
+            else:
+                prepared[topic_id] = self._all_states(topic_id) or None
+        return _Touched(topics, prepared)
 
-    def _built(self, name: str, value: TopicValue, revision: int) -> Topic:
+    def _built(self, name: str, value: TopicValue, revision: int) -> tuple[Topic, States]:
         key = self._keys.topic(name)
         topic_id = topic_id_of(value, key)
         before = self._image.topics.get(name)
-        known = before.partitions if before is not None and before.id == topic_id else ()
-        partitions = self._merged(key, known, self._partitions.pop(topic_id, {}), value.partitions)
-        return Topic(name, topic_id, value.internal, value.created_ms, value.overrides, partitions, revision)
+        has_same_partitions = (
+            before is not None
+            and before.id == topic_id
+            and len(before.partitions) == value.partitions
+            and topic_id not in self._partitions
+        )
+        if before is not None and has_same_partitions:
+            partitions, aside = before.partitions, self._image.prepared.get(topic_id, {})
+        else:
+            partitions, aside = _counted(key, self._all_states(topic_id), value.partitions)
+        return (
+            Topic(
+                name,
+                topic_id,
+                value.internal,
+                value.created_ms,
+                value.overrides,
+                partitions,
+                revision,
+                value.min_isr_changes,
+            ),
+            aside,
+        )
 
-    def _repartitioned(self, topic: Topic, changes: Mapping[int, PartitionState | None]) -> Topic:
-        key = self._keys.topic(topic.name)
-        partitions = self._merged(key, topic.partitions, changes, len(topic.partitions))
-        return msgspec.structs.replace(topic, partitions=partitions)
+    def _repartitioned(self, topic: Topic) -> tuple[Topic, States]:
+        changes = self._partitions[topic.id]
+        count = len(topic.partitions)
+        aside = self._image.prepared.get(topic.id, {})
+        if all(state is not None and index < count for index, state in changes.items()):
+            partitions = list(topic.partitions)
+            for index, state in changes.items():
+                assert state is not None
+                partitions[index] = state
+            return msgspec.structs.replace(topic, partitions=tuple(partitions)), aside
+        shown, aside = _counted(self._keys.topic(topic.name), self._all_states(topic.id), count)
+        return msgspec.structs.replace(topic, partitions=shown), aside
 
-    def _merged(
-        self,
-        key: str,
-        known: tuple[PartitionState, ...],
-        changes: Mapping[int, PartitionState | None],
-        count: int,
-    ) -> tuple[PartitionState, ...]:
-        if not changes and len(known) == count:
-            return known
-        by_index: dict[int, PartitionState | None] = dict(enumerate(known))
-        by_index.update(changes)
-        found = [state for state in map(by_index.get, range(count)) if state is not None]
-        present = sum(state is not None for state in by_index.values())
-        if len(found) != count or present != count:
-            raise CorruptData(f"metadata key {key}: it says {count} partitions, and others are stored")
-        return tuple(found)
+    def _all_states(self, topic_id: TopicId) -> States:
+        """Every partition stored under this id, whether or not it counts."""
+        states: dict[int, PartitionState] = {}
+        topic = self._image.topics_by_id.get(topic_id)
+        if topic is not None:
+            states.update(enumerate(topic.partitions))
+        states.update(self._image.prepared.get(topic_id, {}))
+        return _overlaid(states, self._partitions.get(topic_id, {}))
 
     def _state(self, key: str, index: int, value: PartitionValue, revision: int) -> PartitionState:
         if value.leader != NO_NODE and value.leader not in value.replicas:
@@ -302,13 +349,84 @@ class _Draft:
         replicas = self._node_lists.setdefault(value.replicas, value.replicas)
         isr = self._node_lists.setdefault(value.isr, value.isr)
         return PartitionState(
-            index, value.leader, value.leader_epoch, replicas, isr, value.partition_epoch, revision
+            index,
+            value.leader,
+            value.leader_epoch,
+            replicas,
+            isr,
+            value.partition_epoch,
+            revision,
+            value.elr,
+            value.last_known_elr,
+            value.adding,
+            value.removing,
+            value.is_recovering,
+            value.min_isr_changes,
         )
 
 
+class _Touched(NamedTuple):
+    topics: dict[str, Topic | None]
+    """Every topic that was touched, as it is now; None for those that are gone."""
+    prepared: dict[TopicId, States | None]
+
+
+def _counted(key: str, states: States, count: int) -> tuple[tuple[PartitionState, ...], States]:
+    """The partitions that a topic shows, and those beyond its count."""
+    shown = tuple([state for state in map(states.get, range(count)) if state is not None])
+    if len(shown) != count:
+        raise CorruptData(f"metadata key {key}: it says {count} partitions, and fewer are stored")
+    if len(states) == count:
+        return shown, {}
+    return shown, {index: state for index, state in states.items() if index >= count}
+
+
+def _rename(names: dict[str, str], before: Mapping[str, Topic], written: Mapping[str, object | None]) -> None:
+    for name in written:
+        if name in before:
+            names.pop(metric_name(name), None)
+    names.update({metric_name(name): name for name, put in written.items() if put is not None})
+
+
 def _broker(broker_id: int, value: BrokerValue, revision: int) -> Broker:
-    endpoints = {name: Endpoint(at.host, at.port) for name, at in value.endpoints.items()}
-    return Broker(broker_id, value.rack, endpoints, revision)
+    return Broker(
+        broker_id,
+        value.rack,
+        {name: Endpoint(at.host, at.port) for name, at in value.endpoints.items()},
+        revision,
+        incarnation=value.incarnation,
+        is_draining=value.is_draining,
+        features=value.features,
+        is_new=value.is_new,
+        admitted_epoch=value.admitted_epoch,
+        directory_id=value.directory_id,
+        flushes_before_ack=value.flushes_before_ack,
+        start_id=value.start_id,
+    )
+
+
+def _features(value: FeaturesValue, revision: int) -> Features:
+    level = value.levels.get(levels.FEATURE, levels.OLDEST)
+    if not levels.OLDEST <= level <= levels.NEWEST:
+        raise CorruptData(
+            f"this cluster is at level {level}, and this release of Penstock knows "
+            f"{levels.OLDEST} to {levels.NEWEST}: start a release that knows it"
+        )
+    return Features(value.levels, revision)
+
+
+def _live(key: str, value: LiveValue, revision: int) -> Live:
+    return Live(
+        revision,
+        value.incarnation,
+        value.directory_id,
+        value.clean_epoch,
+        value.flushes_before_ack,
+        value.start_id,
+        value.lock,
+        value.has_lost_all,
+        {parsed_topic_id(text, key): indexes for text, indexes in value.lost.items()},
+    )
 
 
 def _overlaid(before: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V]:
@@ -321,47 +439,3 @@ def _overlaid(before: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K
         else:
             after[key] = value
     return after
-
-
-class Grown(msgspec.Struct, frozen=True):
-    topic: Topic
-    partitions_before: int
-
-
-class TopicChanges(msgspec.Struct, frozen=True):
-    """What happened to topics between two images. Each list is in the order of names.
-
-    A topic that was deleted and created again under the same name is in both lists.
-    """
-
-    created: tuple[Topic, ...]
-    deleted: tuple[Topic, ...]
-    grown: tuple[Grown, ...]
-    reconfigured: tuple[Topic, ...]
-
-
-def changed_topics(before: ClusterImage, after: ClusterImage) -> TopicChanges:
-    created, deleted, grown, reconfigured = [], [], [], []
-    for name, topic in after.topics.items():
-        old = before.topics.get(name)
-        if old is topic:
-            continue
-        if old is None or old.id != topic.id:
-            created.append(topic)
-            continue
-        if len(topic.partitions) > len(old.partitions):
-            grown.append(Grown(topic, len(old.partitions)))
-        if topic.overrides != old.overrides:
-            reconfigured.append(topic)
-    if before.topics is not after.topics:
-        deleted = [topic for id_, topic in before.topics_by_id.items() if id_ not in after.topics_by_id]
-    return TopicChanges(
-        created=tuple(sorted(created, key=_by_name)),
-        deleted=tuple(sorted(deleted, key=_by_name)),
-        grown=tuple(sorted(grown, key=lambda entry: entry.topic.name)),
-        reconfigured=tuple(sorted(reconfigured, key=_by_name)),
-    )
-
-
-def _by_name(topic: Topic) -> str:
-    return topic.name

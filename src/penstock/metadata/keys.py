@@ -1,11 +1,15 @@
 """The layout of keys in the metadata store, and the text form of topic ids.
 
+    /penstock/cluster_id                       which cluster keeps its facts in this store
     /penstock/{cluster_id}/topics/{name}
     /penstock/{cluster_id}/partitions/{topic_id}/{index}
     /penstock/{cluster_id}/brokers/{id}
+    /penstock/{cluster_id}/live/{id}
+    /penstock/{cluster_id}/controller
     /penstock/{cluster_id}/configs/broker/{id or "default"}
     /penstock/{cluster_id}/configs/group/{group_id}
     /penstock/{cluster_id}/producer_ids/next_block
+    /penstock/{cluster_id}/features
 
 Rule 1: whatever people choose (topic names, the cluster id) is percent-encoded, so that no name
         contains a slash and none can reach outside its own folder.
@@ -26,6 +30,9 @@ TOPIC_ID_BYTES = 16
 TOPIC_ID_TEXT_CHARACTERS = 22
 METADATA_TOPIC_ID = TopicId(bytes(15) + b"\x01")
 """Kafka's own metadata log has this one. Clients may treat it specially."""
+
+CLUSTER_ID_KEY = "/penstock/cluster_id"
+"""Outside of every cluster's own keys: whoever comes first writes it, and nobody changes it."""
 
 BROKER_DEFAULT = "default"
 
@@ -75,6 +82,16 @@ class BrokerKey(NamedTuple):
     broker_id: int
 
 
+class LiveKey(NamedTuple):
+    """There as long as the broker's session is."""
+
+    broker_id: int
+
+
+class ControllerKey(NamedTuple):
+    pass
+
+
 class BrokerConfigKey(NamedTuple):
     broker_id: int | None
     """None: the default for every broker."""
@@ -88,18 +105,34 @@ class ProducerIdsKey(NamedTuple):
     pass
 
 
-Key = TopicKey | PartitionKey | BrokerKey | BrokerConfigKey | GroupConfigKey | ProducerIdsKey
+class FeaturesKey(NamedTuple):
+    pass
+
+
+Key = (
+    TopicKey
+    | PartitionKey
+    | BrokerKey
+    | LiveKey
+    | ControllerKey
+    | BrokerConfigKey
+    | GroupConfigKey
+    | ProducerIdsKey
+    | FeaturesKey
+)
 
 
 class Keys:
     """The keys of one cluster."""
 
-    __slots__ = ("_ids", "prefix", "producer_ids")
+    __slots__ = ("_ids", "controller", "features", "prefix", "producer_ids")
 
     def __init__(self, cluster_id: str) -> None:
         assert cluster_id, "a cluster has a name"
         self.prefix = f"/penstock/{quote(cluster_id, safe='')}/"
         self.producer_ids = f"{self.prefix}producer_ids/next_block"
+        self.controller = f"{self.prefix}controller"
+        self.features = f"{self.prefix}features"
         # Partitions of one topic follow each other: decoding its id once is enough.
         self._ids: dict[str, TopicId] = {}
 
@@ -107,10 +140,17 @@ class Keys:
         return f"{self.prefix}topics/{quote(name, safe='')}"
 
     def partition(self, topic_id: TopicId, index: int) -> str:
-        return f"{self.prefix}partitions/{topic_id_text(topic_id)}/{index}"
+        return f"{self.partitions(topic_id)}{index}"
+
+    def partitions(self, topic_id: TopicId) -> str:
+        """What the keys of all partitions of a topic begin with, and no other key does."""
+        return f"{self.prefix}partitions/{topic_id_text(topic_id)}/"
 
     def broker(self, broker_id: int) -> str:
         return f"{self.prefix}brokers/{broker_id}"
+
+    def live(self, broker_id: int) -> str:
+        return f"{self.prefix}live/{broker_id}"
 
     def broker_config(self, broker_id: int | None) -> str:
         return f"{self.prefix}configs/broker/{BROKER_DEFAULT if broker_id is None else broker_id}"
@@ -126,6 +166,14 @@ class Keys:
         except ValueError as error:
             raise CorruptData(f"metadata key {key}: {error}") from error
 
+    def parse_partitions(self, prefix: str) -> TopicId:
+        """Whose partitions begin with `prefix`."""
+        assert prefix.startswith(self.prefix), f"{prefix} belongs to another cluster"
+        match prefix.removeprefix(self.prefix).split("/"):
+            case ["partitions", topic_id, ""]:
+                return self._topic_id(topic_id)
+        raise AssertionError(f"nothing but the partitions of a topic is deleted by prefix, not {prefix}")
+
     def _parse_parts(self, parts: list[str]) -> Key | None:
         match parts:
             case ["partitions", topic_id, index]:
@@ -134,13 +182,21 @@ class Keys:
                 return TopicKey(_name(name))
             case ["brokers", broker_id]:
                 return BrokerKey(_number(broker_id))
+            case ["live", broker_id]:
+                return LiveKey(_number(broker_id))
+            case ["controller"]:
+                return ControllerKey()
             case ["configs", "broker", broker_id]:
                 return BrokerConfigKey(None if broker_id == BROKER_DEFAULT else _number(broker_id))
             case ["configs", "group", group_id]:
                 return GroupConfigKey(_name(group_id))
             case ["producer_ids", "next_block"]:
                 return ProducerIdsKey()
-            case ["partitions" | "topics" | "brokers" | "producer_ids", *_]:
+            case ["features"]:
+                return FeaturesKey()
+            case ["partitions" | "topics" | "brokers" | "live" | "controller", *_]:
+                raise ValueError("it has the wrong number of parts")
+            case ["producer_ids" | "features", *_]:
                 raise ValueError("it has the wrong number of parts")
             case ["configs", "broker" | "group", *_]:
                 raise ValueError("it has the wrong number of parts")

@@ -1,13 +1,14 @@
-"""The metadata store of the embedded broker: one SQLite file.
+"""The file under the embedded broker's metadata store: one SQLite database. Its calls block.
 
 Strategy: a table of entries and a row with the revision. Every transaction takes the write lock
 first, compares, changes, raises the revision and commits through the write-ahead log, which is
 synced before `transact` returns. What happens to a half-written transaction is SQLite's trade.
 
-Rule 1: one connection, used by one thread at a time. The shell gives it a worker of its own.
+Rule 1: one connection, used by one thread at a time. `embedded.py` gives it a worker of its own.
 Rule 2: a file that is not ours is refused before anything is written to it.
 Rule 3: after a failed write or sync the store takes nothing more: what is on disk is known only
         by opening it again. A full disk is different: nothing was applied and writing may go on.
+Rule 4: a session lives no longer than the process. Keys that one left behind go at the next opening.
 """
 
 import sqlite3
@@ -23,8 +24,12 @@ from penstock.host.metadata_store import (
     Conflict,
     Delete,
     Entry,
+    Event,
     Put,
+    SessionId,
     Snapshot,
+    beyond,
+    require_well_formed,
 )
 
 MEMORY = ":memory:"
@@ -34,12 +39,16 @@ APPLICATION_ID = int.from_bytes(b"Pens", "big")
 SCHEMA_VERSION = 1
 # Another process is kept out by the lock on the data directory; this is for a curious sqlite3 shell.
 BUSY_SECONDS_MAX = 5.0
+CHANGES_MAX = 1_000_000
+"""One sync for all of them. It is there so that a runaway decision is noticed."""
 
+_SESSIONS = "CREATE TABLE session_keys (key TEXT PRIMARY KEY, session INTEGER NOT NULL) WITHOUT ROWID"
 _SCHEMA = (
     "CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL)"
     " WITHOUT ROWID",
     "CREATE TABLE store (revision INTEGER NOT NULL)",
     "INSERT INTO store VALUES (0)",
+    _SESSIONS,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
@@ -63,7 +72,7 @@ _FAILED = {
 
 
 class SqliteStore:
-    """A MetadataStore in the file at `path`, which is made if it is not there."""
+    """Entries in the file at `path`, which is made if it is not there."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -76,6 +85,7 @@ class SqliteStore:
         try:
             with self._errors_translated():
                 self._prepare()
+                self.opened_at_revision = self._revision()
         except BaseException:
             self._connection.close()
             raise
@@ -89,12 +99,26 @@ class SqliteStore:
             return Snapshot(self._revision(), entries)
 
     def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Committed | Conflict:
-        _require_well_formed(compares, changes)
+        outcome = self.commit(compares, changes)
+        if isinstance(outcome, Conflict):
+            return outcome
+        return Committed(outcome.revision, has_changed=bool(outcome.changes))
+
+    def commit(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Event | Conflict:
+        """As `transact`, and tells what has really changed."""
+        require_well_formed(compares, changes, CHANGES_MAX)
         self._require_usable()
         with self._errors_translated(), self._transaction("BEGIN IMMEDIATE"):
             if not all(map(self._holds, compares)):
-                return Conflict()
-            return Committed(self._change(changes))
+                # Every revision is an event here, so that of the store shows whatever has moved.
+                return Conflict(self._revision())
+            return self._change(changes)
+
+    def end_session(self, session: SessionId) -> Event:
+        """Delete the keys that are tied to it."""
+        self._require_usable()
+        with self._errors_translated(), self._transaction("BEGIN IMMEDIATE"):
+            return self._change(self._tied("WHERE session = ?", (session,)))
 
     def close(self) -> None:
         """Move the write-ahead log into the file and remove it. Closing twice is harmless.
@@ -124,6 +148,15 @@ class SqliteStore:
         self._require_ours()
         self._begin_logging_ahead()
         self._require_sound()
+        self._end_sessions()
+
+    def _end_sessions(self) -> None:
+        """Of a process that has ended without doing so."""
+        if self._value("SELECT count(*) FROM sqlite_master WHERE name = 'session_keys'") == 0:
+            self._connection.execute(_SESSIONS)  # the store is older than sessions are
+        if left := self._tied("", ()):
+            with self._transaction("BEGIN IMMEDIATE"):
+                self._change(left)
 
     def _begin_logging_ahead(self) -> None:
         mode = self._value("PRAGMA journal_mode = WAL")
@@ -169,10 +202,9 @@ class SqliteStore:
     def _select(self, prefix: str) -> sqlite3.Cursor:
         if not prefix:
             return self._connection.execute("SELECT key, value, revision FROM entries ORDER BY key")
-        beyond = prefix[:-1] + chr(ord(prefix[-1]) + 1)
         return self._connection.execute(
             "SELECT key, value, revision FROM entries WHERE key >= ? AND key < ? ORDER BY key",
-            (prefix, beyond),
+            (prefix, beyond(prefix)),
         )
 
     def _holds(self, compare: Compare) -> bool:
@@ -180,17 +212,42 @@ class SqliteStore:
         row = self._connection.execute(query, (compare.key,)).fetchone()
         return compare.revision == (ABSENT if row is None else row[0])
 
-    def _change(self, changes: Sequence[Change]) -> int:
+    def _change(self, changes: Sequence[Change]) -> Event:
         revision = self._revision() + 1
-        puts = [(put.key, put.value, revision) for put in changes if isinstance(put, Put)]
-        deletions = [(deletion.key,) for deletion in changes if isinstance(deletion, Delete)]
-        changed = self._connection.executemany(_PUT, puts).rowcount if puts else 0
-        if deletions:
-            changed += self._connection.executemany("DELETE FROM entries WHERE key = ?", deletions).rowcount
-        if changed == 0:
-            return revision - 1
+        puts = [change for change in changes if isinstance(change, Put)]
+        deletes = self._present(changes)
+        if not puts and not deletes:
+            return Event(revision - 1, ())
+        self._connection.executemany(_PUT, [(put.key, put.value, revision) for put in puts])
+        keys = [(delete.key,) for delete in deletes]
+        self._connection.executemany("DELETE FROM entries WHERE key = ?", keys)
+        self._tie(puts, keys)
         self._connection.execute("UPDATE store SET revision = ?", (revision,))
-        return revision
+        return Event(revision, (*puts, *deletes))
+
+    def _present(self, changes: Sequence[Change]) -> list[Delete]:
+        """Every key that the deletions among these are about and that is there."""
+        present: list[Delete] = []
+        for change in changes:
+            if isinstance(change, Delete):
+                query = "SELECT 1 FROM entries WHERE key = ?"
+                if self._connection.execute(query, (change.key,)).fetchone() is not None:
+                    present.append(change)
+            elif not isinstance(change, Put):
+                present += [Delete(key) for key, _, _ in self._select(change.prefix)]
+        return present
+
+    def _tie(self, puts: Sequence[Put], deleted: Sequence[tuple[str]]) -> None:
+        """Remember which keys go with which session."""
+        if self._value("SELECT count(*) FROM session_keys"):
+            untied = [*deleted, *((put.key,) for put in puts)]
+            self._connection.executemany("DELETE FROM session_keys WHERE key = ?", untied)
+        tied = [(put.key, put.session) for put in puts if put.session is not None]
+        self._connection.executemany("INSERT INTO session_keys VALUES (?, ?)", tied)
+
+    def _tied(self, condition: str, values: tuple[int, ...]) -> list[Delete]:
+        rows = self._connection.execute(f"SELECT key FROM session_keys {condition}", values)  # noqa: S608
+        return [Delete(key) for (key,) in rows.fetchall()]
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[None]:
@@ -225,11 +282,3 @@ class SqliteStore:
         assert not self._closed
         if self._failed:
             raise StorageFailed(f"{self._path}: an earlier write failed, and the store must be opened again")
-
-
-def _require_well_formed(compares: Sequence[Compare], changes: Sequence[Change]) -> None:
-    """Mistakes of ours that SQLite would accept and another store would not."""
-    keys = [change.key for change in changes]
-    assert len(set(keys)) == len(keys), "a key is changed twice in one transaction"
-    assert all(key.isascii() and key.isprintable() for key in keys), "keys are printable ASCII"
-    assert all(compare.revision >= ABSENT for compare in compares)

@@ -6,6 +6,7 @@ This says what can be decoded and encoded. What a broker offers is the router's 
 from typing import Final
 
 from penstock.protocol.messages.alter_configs import ALTER_CONFIGS
+from penstock.protocol.messages.alter_partition_reassignments import ALTER_PARTITION_REASSIGNMENTS
 from penstock.protocol.messages.api_versions import API_VERSIONS
 from penstock.protocol.messages.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
 from penstock.protocol.messages.consumer_group_heartbeat import CONSUMER_GROUP_HEARTBEAT
@@ -20,6 +21,7 @@ from penstock.protocol.messages.describe_groups import DESCRIBE_GROUPS
 from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS
 from penstock.protocol.messages.describe_producers import DESCRIBE_PRODUCERS
 from penstock.protocol.messages.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
+from penstock.protocol.messages.elect_leaders import ELECT_LEADERS
 from penstock.protocol.messages.fetch import FETCH
 from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR
 from penstock.protocol.messages.heartbeat import HEARTBEAT
@@ -30,6 +32,7 @@ from penstock.protocol.messages.leave_group import LEAVE_GROUP
 from penstock.protocol.messages.list_config_resources import LIST_CONFIG_RESOURCES
 from penstock.protocol.messages.list_groups import LIST_GROUPS
 from penstock.protocol.messages.list_offsets import LIST_OFFSETS
+from penstock.protocol.messages.list_partition_reassignments import LIST_PARTITION_REASSIGNMENTS
 from penstock.protocol.messages.metadata import METADATA
 from penstock.protocol.messages.offset_commit import OFFSET_COMMIT
 from penstock.protocol.messages.offset_delete import OFFSET_DELETE
@@ -37,6 +40,8 @@ from penstock.protocol.messages.offset_fetch import OFFSET_FETCH
 from penstock.protocol.messages.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
 from penstock.protocol.messages.produce import PRODUCE
 from penstock.protocol.messages.sync_group import SYNC_GROUP
+from penstock.protocol.messages.unregister_broker import UNREGISTER_BROKER
+from penstock.protocol.messages.update_features import UPDATE_FEATURES
 from penstock.protocol.schema import Api, Struct
 
 ALL: Final[tuple[Api[Struct, Struct], ...]] = (
@@ -64,10 +69,15 @@ ALL: Final[tuple[Api[Struct, Struct], ...]] = (
     DESCRIBE_LOG_DIRS,
     CREATE_PARTITIONS,
     DELETE_GROUPS,
+    ELECT_LEADERS,
     INCREMENTAL_ALTER_CONFIGS,
+    ALTER_PARTITION_REASSIGNMENTS,
+    LIST_PARTITION_REASSIGNMENTS,
     OFFSET_DELETE,
+    UPDATE_FEATURES,
     DESCRIBE_CLUSTER,
     DESCRIBE_PRODUCERS,
+    UNREGISTER_BROKER,
     CONSUMER_GROUP_HEARTBEAT,
     CONSUMER_GROUP_DESCRIBE,
     LIST_CONFIG_RESOURCES,

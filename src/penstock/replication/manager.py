@@ -1,8 +1,14 @@
 """Which partitions live here.
 
-Follows the cluster's image: a partition appears when its topic does, obeys its topic's settings as
-they change, and goes when the topic goes. Two topics of one name, one after the other, are told
-apart by their ids: what is left of the first is never taken for the second.
+Follows the cluster's image: a partition appears when its topic does, or when this broker becomes one
+of its replicas; it obeys its topic's settings as they change, and goes when the topic or the replica
+goes. Two topics of one name, one after the other, are told apart by their ids: what is left of the
+first is never taken for the second.
+
+Rule 1: a new leader epoch makes a new object over the same log, and the old one answers nothing any more.
+        If that log is being cut just then, the new one is made when it has been (`cut_ended`).
+Rule 2: in a cluster a copy that is gone, or damaged, begins anew and empty. The cluster is told so before
+        this broker may lead it or be in sync (`lost`). A broker that is alone never serves a damaged one.
 """
 
 import re
@@ -11,26 +17,43 @@ from typing import Final, NamedTuple
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
-from penstock.errors import CorruptData, ErrorCode, StorageFailed
+from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
 from penstock.host.disk import Disk, Stored
 from penstock.host.turns import Turns
-from penstock.log.data_directory import DataDirectory
+from penstock.log.data_directory import DataDirectory, Inventory
 from penstock.log.partition_log import METADATA_FILE, PartitionLog
 from penstock.log.recovery import Recovered, open_log
+from penstock.log.segment import LOG_SUFFIX
 from penstock.log.shared_bounds import SharedBounds
-from penstock.metadata.image import ClusterImage, PartitionState, Topic, changed_topics
+from penstock.metadata.image import (
+    ClusterImage,
+    PartitionChange,
+    PartitionState,
+    Topic,
+    changed_partitions,
+    changed_topics,
+)
 from penstock.metadata.keys import topic_id_text
 from penstock.replication.partition import Partition, log_settings
-from penstock.types import LeaderEpoch, TopicId, TopicPartition
+from penstock.replication.roles import Roles, always, in_sync
+from penstock.types import LeaderEpoch, Offset, TopicId, TopicPartition
 
 _PARTITION_METADATA: Final = re.compile(rb"version: 0\ntopic_id: [a-zA-Z0-9_-]{22}\n")
 
 
 class Gone(NamedTuple):
-    """A partition whose topic was deleted."""
+    """A partition whose topic was deleted, or that this broker is to keep no longer."""
 
     name: TopicPartition
     topic_id: str
+
+
+class Lost(NamedTuple):
+    """A partition that was here, and cannot be used now."""
+
+    reason: str
+    moved_to: str | None = None
+    """Where its folder was put; None: it is where it was, or gone."""
 
 
 class Partitions:
@@ -40,14 +63,28 @@ class Partitions:
         config: BrokerConfig,
         on_dirty: Callable[[Partition], None],
         turns: Turns | None = None,
+        monotonic: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._directory = directory
         self._disk: Disk = directory.disk
         self._config = config
         self._on_dirty = on_dirty
         self._turns = turns
-        self._by_name: dict[str, list[Partition]] = {}
-        self._by_id: dict[TopicId, list[Partition]] = {}
+        self._monotonic = monotonic
+        self._by_name: dict[str, list[Partition | None]] = {}
+        """None: others have it."""
+        self._by_id: dict[TopicId, list[Partition | None]] = {}
+        self._waiting: dict[PartitionLog, tuple[Topic, PartitionState]] = {}
+        """Logs that are being cut, and what is to be made of them then."""
+        self.may_lead: Callable[[ClusterImage], bool] = always
+        """Asked with every new image."""
+        self.others_may_have_it = False
+        """This broker is one of a cluster."""
+        self.lost: Inventory = {}
+        """What it once had, and had not when it was opened."""
+        self._image: ClusterImage | None = None
+        self._led = False
+        """Whether this broker might lead when somebody last asked."""
         self._shared = SharedBounds.on(directory.disk)
         self._failure: str | None = None
 
@@ -72,32 +109,49 @@ class Partitions:
         found = self._by_id.get(topic_id)
         return found[index] if found is not None and 0 <= index < len(found) else None
 
-    def knows(self, topic_id: TopicId) -> bool:
-        return topic_id in self._by_id
+    def not_here(self, topic: str, topic_id: TopicId, index: int) -> ApiError:
+        """Why there is no such partition here. By id if `topic` is empty."""
+        known = self._by_name.get(topic) if topic else self._by_id.get(topic_id)
+        if known is None and not topic:
+            return ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        if known is None or not 0 <= index < len(known):
+            return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no replica of it")
 
     def of_topic(self, topic: str) -> list[Partition]:
-        return self._by_name.get(topic, [])
+        """Those that are here."""
+        return [partition for partition in self._by_name.get(topic, []) if partition is not None]
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in self._by_name.values():
-            yield from partitions
+            for partition in partitions:
+                if partition is not None:
+                    yield partition
 
     # Opening
 
-    def open_all(self, image: ClusterImage) -> Iterator[tuple[Partition, Recovered | None]]:
+    def open_all(self, image: ClusterImage) -> Iterator[tuple[Partition, Recovered | Lost]]:
         """Open every partition of the image, before anything is served. Blocks.
 
-        Yields each with what recovery found; None if it is damaged and stays offline.
+        Yields each of which something was here, with what recovery found.
         """
         on_disk = set(self._directory.partitions_on_disk())
+        had = self._directory.inventory() if self.others_may_have_it else {}
+        roles = self._roles(image)
         for topic in image.topics.values():
             config = TopicConfig.effective(topic.overrides, self._config)
             for state in topic.partitions:
                 name = TopicPartition(topic.name, state.index)
-                if name not in on_disk:
-                    self._add(topic, state, self._new_log(name, config), config)
-                    continue
-                yield self._open(topic, state, config)
+                if not roles.is_replica(state):
+                    self._place(topic, state, None)
+                elif state.index in had.get(topic_id_text(topic.id), ()) and self._is_missing(name):
+                    self._note_lost(topic, state)
+                    partition = self._add(topic, state, self._new_log(name, config), roles)
+                    yield partition, Lost(f"{self._directory.folder_of(name)} was there, and is gone")
+                elif name not in on_disk:
+                    self._add(topic, state, self._new_log(name, config), roles)
+                else:
+                    yield self._open(topic, state, roles)
 
     def strays(self, image: ClusterImage) -> list[TopicPartition]:
         """Folders on disk of partitions that no longer exist, or whose topic was made anew."""
@@ -105,7 +159,7 @@ class Partitions:
 
     def _is_stray(self, name: TopicPartition, image: ClusterImage) -> bool:
         state = image.partition(name.topic, name.partition)
-        if state is None:
+        if state is None or self._config.node.node_id not in state.replicas:
             return True
         path = f"{self._directory.folder_of(name)}/{METADATA_FILE}"
         if not self._disk.exists(path):
@@ -115,75 +169,194 @@ class Partitions:
         is_sound = _PARTITION_METADATA.fullmatch(content) is not None
         return is_sound and content != _partition_metadata(image.topics[name.topic].id)
 
-    def _open(
-        self, topic: Topic, state: PartitionState, config: TopicConfig
-    ) -> tuple[Partition, Recovered | None]:
+    def _is_missing(self, name: TopicPartition) -> bool:
+        """Or empty."""
+        folder = self._directory.folder_of(name)
+        found = self._disk.list_folder(folder) if self._disk.exists(folder) else ()
+        return not any(file == METADATA_FILE or file.endswith(LOG_SUFFIX) for file in found)
+
+    def _note_lost(self, topic: Topic, state: PartitionState) -> None:
+        self.lost.setdefault(topic_id_text(topic.id), []).append(state.index)
+
+    def _open(self, topic: Topic, state: PartitionState, roles: Roles) -> tuple[Partition, Recovered | Lost]:
         name = TopicPartition(topic.name, state.index)
+        config = self._config_of(topic)
         try:
             recovered = open_log(self._disk, self._directory.folder_of(name), log_settings(config))
         except (CorruptData, StorageFailed) as damage:
-            partition = self._add(topic, state, self._new_log(name, config), config)
-            partition.go_offline(str(damage))
-            return partition, None
-        partition = self._add(topic, state, recovered.log, config)
+            partition = self._add(topic, state, self._new_log(name, config), roles)
+            return partition, self._damaged(topic, state, partition, str(damage))
+        partition = self._add(topic, state, recovered.log, roles)
         recovered.log.claim_folder()
         return partition, recovered
+
+    def _damaged(self, topic: Topic, state: PartitionState, partition: Partition, reason: str) -> Lost:
+        if self.others_may_have_it:
+            self._note_lost(topic, state)
+            try:
+                return Lost(reason, self._directory.set_aside_damaged(partition.name))
+            except (StorageFailed, StorageFull) as problem:
+                reason = f"{reason}; and it cannot be set aside: {problem}"
+        partition.go_offline(reason)
+        return Lost(reason)
+
+    def inventory(self) -> Inventory:
+        """The partitions whose folders are there after a crash, too."""
+        found: Inventory = {}
+        for topic_id, partitions in self._by_id.items():
+            kept = [p.name.partition for p in partitions if p is not None and p.log.flushed_end_offset > 0]
+            if kept:
+                found[topic_id_text(topic_id)] = kept
+        return found
+
+    @property
+    def births(self) -> int:
+        """Another number whenever a folder has become durable."""
+        return self._shared.files.synced_births
+
+    def _config_of(self, topic: Topic) -> TopicConfig:
+        return TopicConfig.effective(topic.overrides, self._config)
 
     def _new_log(self, name: TopicPartition, config: TopicConfig) -> PartitionLog:
         return PartitionLog(self._disk, self._directory.folder_of(name), log_settings(config))
 
-    def _add(self, topic: Topic, state: PartitionState, log: PartitionLog, config: TopicConfig) -> Partition:
-        name = TopicPartition(topic.name, state.index)
-        epoch = LeaderEpoch(state.leader_epoch)
+    def _add(self, topic: Topic, state: PartitionState, log: PartitionLog, roles: Roles) -> Partition:
         log.share(self._shared)
         log.birth = Stored(f"{log.folder}/{METADATA_FILE}", _partition_metadata(topic.id))
-        partition = Partition(name, topic.id, epoch, log, config, self._on_dirty)
+        return self._make(topic, state, log, None, roles)
+
+    def _make(
+        self, topic: Topic, state: PartitionState, log: PartitionLog, shown: Offset | None, roles: Roles
+    ) -> Partition:
+        """A new object over a log, in the place of the one before it."""
+        name, epoch = TopicPartition(topic.name, state.index), LeaderEpoch(state.leader_epoch)
+        role = roles.role(topic, state, log, shown)
+        partition = Partition(name, topic.id, epoch, log, self._config_of(topic), self._on_dirty, role)
         partition.partition_count = len(topic.partitions)
         partition.turns = self._turns
         if self._failure is not None:
             partition.stop_writes(self._failure)
-        siblings = self._by_name.setdefault(topic.name, [])
-        assert state.index == len(siblings), f"partitions of {topic.name} are opened in order"
-        siblings.append(partition)
-        self._by_id[topic.id] = siblings
+        self._place(topic, state, partition)
         return partition
+
+    def _place(self, topic: Topic, state: PartitionState, partition: Partition | None) -> None:
+        siblings = self._by_name.setdefault(topic.name, [])
+        self._by_id[topic.id] = siblings
+        assert state.index <= len(siblings), f"partitions of {topic.name} come in order"
+        siblings[state.index : state.index + 1] = [partition]
 
     # Following the image
 
     def follow(self, before: ClusterImage, after: ClusterImage, config: BrokerConfig) -> list[Gone]:
         """Apply a change. Returns the partitions that are gone: their folders are still there."""
         self._config = config
+        led, roles = self._led, self._roles(after)
         changes = changed_topics(before, after)
         gone = [partition for topic in changes.deleted for partition in self._remove(topic)]
-        for topic in changes.created:
-            self._create(topic, topic.partitions)
-        for grown in changes.grown:
-            self._create(grown.topic, grown.topic.partitions[grown.partitions_before :])
+        for change in changed_partitions(before, after):
+            gone += self._change(change, roles)
         defaults_changed = before.broker_overrides != after.broker_overrides
-        self._reconfigure(after.topics.values() if defaults_changed else changes.reconfigured)
+        self._count([grown.topic for grown in changes.grown])
+        self._reconfigure(after.topics.values() if defaults_changed else changes.reconfigured, roles)
+        if roles.may_lead and not led:
+            self.look_again()
         return gone
 
-    def _create(self, topic: Topic, states: Iterable[PartitionState]) -> None:
-        config = TopicConfig.effective(topic.overrides, self._config)
-        for state in states:
-            log = self._new_log(TopicPartition(topic.name, state.index), config)
-            self._add(topic, state, log, config)
-        for partition in self._by_name[topic.name]:
-            partition.partition_count = len(topic.partitions)
+    def look_again(self) -> None:
+        """Whether this broker may lead has changed, and the image need not have."""
+        assert self._image is not None, "after all were opened"
+        roles = self._roles(self._image)
+        for topic in self._image.topics.values():
+            for state in topic.partitions:
+                partition = self.find_by_id(topic.id, state.index) if roles.is_leader(state) else None
+                # What has no other replica nobody else can lead.
+                if partition is None or len(state.replicas) == 1:
+                    continue
+                if (partition.following is None) != roles.may_lead:
+                    self._succeed(topic, state, partition, roles)
+
+    def _roles(self, image: ClusterImage) -> Roles:
+        self._image = image
+        self._led = self.may_lead(image)
+        return Roles(self._config.node.node_id, image, self._monotonic(), may_lead=self._led)
+
+    def _change(self, change: PartitionChange, roles: Roles) -> list[Gone]:
+        """Returns it if this broker is to keep it no longer."""
+        topic, _, state = change
+        if state is None:
+            return []  # with its topic
+        partition = self.find_by_id(topic.id, state.index)
+        if partition is None:
+            self._arrive(topic, state, roles)
+        elif not roles.is_replica(state):
+            self._place(topic, state, None)
+            return [
+                self._leave(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker keeps it no longer")
+            ]
+        elif state.leader_epoch != partition.leader_epoch:
+            self._succeed(topic, state, partition, roles)
+        elif partition.leading is not None:
+            partition.in_sync_changed(in_sync(roles.image, topic, state), roles.now)
+        elif partition.following is None and len(state.replicas) > 1:
+            high = partition.high_watermark  # all that a lone replica has shown was safe
+            partition.lead(roles.leading(topic, state, high, high))
+            partition.advance()
+        return []
+
+    def _arrive(self, topic: Topic, state: PartitionState, roles: Roles) -> None:
+        if not roles.is_replica(state):
+            self._place(topic, state, None)
+            return
+        name = TopicPartition(topic.name, state.index)
+        self._add(topic, state, self._new_log(name, self._config_of(topic)), roles)
+
+    def _succeed(self, topic: Topic, state: PartitionState, partition: Partition, roles: Roles) -> None:
+        """Another leader epoch."""
+        log = partition.log
+        if partition.offline is not None and log not in self._waiting:
+            return  # it is damaged
+        if partition.offline is None:
+            partition.resign()
+        if log.is_truncating:
+            self._waiting[log] = (topic, state)
+        else:
+            self._make(topic, state, log, partition.high_watermark, roles)
+
+    def cut_ended(self, partition: Partition) -> None:
+        """Records were taken off the end of its log, and that is done."""
+        if partition.log.is_closed:
+            return
+        partition.cut()
+        waiting = self._waiting.pop(partition.log, None)
+        if waiting is not None and self._image is not None:
+            topic, state = waiting
+            self._make(topic, state, partition.log, partition.high_watermark, self._roles(self._image))
 
     def _remove(self, topic: Topic) -> list[Gone]:
         del self._by_id[topic.id]
-        removed = self._by_name.pop(topic.name)
-        for partition in removed:
-            partition.go_offline(f"topic {topic.name} was deleted", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            partition.log.close()
-        return [Gone(partition.name, topic_id_text(topic.id)) for partition in removed]
+        removed = [partition for partition in self._by_name.pop(topic.name) if partition is not None]
+        reason = f"topic {topic.name} was deleted"
+        return [self._leave(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason) for partition in removed]
 
-    def _reconfigure(self, topics: Iterable[Topic]) -> None:
+    def _leave(self, partition: Partition, code: ErrorCode, reason: str) -> Gone:
+        self._waiting.pop(partition.log, None)
+        partition.go_offline(reason, code)
+        partition.log.close()
+        return Gone(partition.name, topic_id_text(partition.topic_id))
+
+    def _count(self, topics: Iterable[Topic]) -> None:
         for topic in topics:
-            config = TopicConfig.effective(topic.overrides, self._config)
-            for partition in self._by_name[topic.name]:
+            for partition in self.of_topic(topic.name):
+                partition.partition_count = len(topic.partitions)
+
+    def _reconfigure(self, topics: Iterable[Topic], roles: Roles) -> None:
+        for topic in topics:
+            config = self._config_of(topic)
+            for partition in self.of_topic(topic.name):
                 partition.reconfigure(config)
+                if partition.leading is not None and partition.offline is None:
+                    state = topic.partitions[partition.name.partition]
+                    partition.in_sync_changed(in_sync(roles.image, topic, state), roles.now)
 
 
 def _partition_metadata(topic_id: TopicId) -> bytes:

@@ -1,16 +1,26 @@
 """A replica: its log, its leader epoch, its high watermark, and who waits for it.
 
-The high watermark is what counts. Readers, acknowledgements and lookups see nothing past it.
+The high watermark is what counts. Readers, acknowledgements and lookups see nothing past it. What
+this replica has itself counts
 
-    flush policy before_ack     it is where the log is flushed to: an unflushed record is never shown
-    flush policy interval, os   it is where the log ends
+    flush policy before_ack     up to where the log is flushed: an unflushed record is never shown
+    flush policy interval, os   up to where the log ends
+
+and its role says what follows from that:
+
+    the only replica   that is the high watermark
+    leading            the least of it and of what the in-sync followers have (replication/leading.py)
+    following          the least of it and of what the leader shows (replication/following.py)
 
 Rule 1: the high watermark never goes back while this process leads.
 Rule 2: a partition whose disk lied is offline. It answers KAFKA_STORAGE_ERROR and changes nothing.
+Rule 3: an object has one leader epoch. With the next one another takes over the log, and whoever waits
+        for anything here is told NOT_LEADER_OR_FOLLOWER (`resign`).
 """
 
+from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,12 +35,23 @@ from penstock.log.retention import SegmentFacts
 from penstock.log.time_lookup import TimedSegment, TimeLookup
 from penstock.log.validation import PlainLimits, check_batch, is_plain, read_batch
 from penstock.protocol.batches import BatchHeader
-from penstock.protocol.messages.fetch import ReadyPartitionData
+from penstock.protocol.messages.fetch import (
+    EpochEndOffset,
+    FetchPartition,
+    PartitionData,
+    ReadyPartitionData,
+)
+from penstock.replication.following import Ask, Following, Passed, Step, Took
+from penstock.replication.leading import Fetched, InSync, Leading, Proposal
 from penstock.replication.waiting import ProduceWaits
-from penstock.types import NO_TIMESTAMP, LeaderEpoch, Offset, TopicId, TopicPartition
+from penstock.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TopicId, TopicPartition
 
 # Looking a member up in its class costs as much as all the rest of a comparison.
 BEFORE_ACK = FlushPolicy.BEFORE_ACK
+
+
+UNSHOWN_NOTES_MAX: Final = 256
+"""Beyond that bytes are counted as shown later than they are, which only lets a fetch wait for longer."""
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
@@ -40,6 +61,15 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     """-1 unless the broker's time is what the records carry."""
 
 
+class FollowerFetch(NamedTuple):
+    """What a follower's fetch comes to, beside the records it is given."""
+
+    diverging: EpochEndOffset | None
+    """Its history is not ours: it gets nothing, and is told where ours ends."""
+    proposal: Proposal | None
+    """For the metadata store."""
+
+
 class Partition:
     __slots__ = (
         "_config",
@@ -47,19 +77,27 @@ class Partition:
         "_is_opened",
         "_on_dirty",
         "_plain",
+        "_unshown",
         "at_end",
         "batches_waiting",
+        "failure",
         "fetch_waits",
         "flush_policy",
+        "follower_waits",
+        "following",
         "high_watermark",
         "leader_epoch",
+        "leading",
+        "local_waits",
         "log",
         "name",
         "offline",
         "partition_count",
         "produce_waits",
         "read_only",
+        "replica_waits",
         "shown_bytes",
+        "too_few",
         "topic_id",
         "turns",
     )
@@ -72,7 +110,9 @@ class Partition:
         log: PartitionLog,
         config: TopicConfig,
         on_dirty: Callable[["Partition"], None],
+        role: Leading | Following | None = None,
     ) -> None:
+        """`role`: None if this is the only replica."""
         self.name = name
         self.topic_id = topic_id
         self.leader_epoch: Final = leader_epoch
@@ -81,14 +121,28 @@ class Partition:
         self.offline: ApiError | None = None
         """Why this partition cannot be used; None while it can."""
         self.read_only: ApiError | None = None
-        """Why nothing may be written; what is safe can still be read."""
-        self.high_watermark = log.flushed_end_offset
+        """Why no producer may write; what is safe can still be read."""
+        self.failure: ApiError | None = None
+        """What the disk did; None while it keeps its promises."""
+        self.too_few: ApiError | None = None
+        """Why a producer who wants all in-sync replicas to have its records is refused."""
         self.produce_waits = ProduceWaits()
+        """Until the high watermark has passed what was written."""
+        self.local_waits = self.produce_waits
+        """Until this replica has it; the same where it is the only one."""
+        self._unshown: deque[tuple[Offset, int]] = deque()
+        """Where this replica's own part ended, and how many bytes that was, above the high watermark."""
+        self.leading: Leading | None = None
+        self.following: Following | None = None
         self.at_end: ReadyPartitionData | None = None
         """What a fetch at the high watermark was answered last; None since that is no longer so."""
         self.fetch_waits: dict[Callable[[int], None], int] = {}
         """Called with its number whenever there is more to read, or the partition failed. Ordered, to be
         fair."""
+        self.follower_waits: dict[Callable[[int], None], int] = {}
+        """The same, for followers: they read to the end of the log."""
+        self.replica_waits: dict[Callable[[], None], None] = {}
+        """Called whenever more is known of the other replicas, or the partition failed."""
         self.shown_bytes = 0
         """How many bytes have come below the high watermark since this process leads."""
         self.partition_count = 1
@@ -98,8 +152,53 @@ class Partition:
         self.batches_waiting = 0
         """Batches that were offered and not yet stored."""
         self._is_inspected = self._is_opened = False
+        self.high_watermark = log.flushed_end_offset
         self.reconfigure(config)
+        if isinstance(role, Following):
+            self._follow(role)
+        elif role is not None:
+            self.lead(role)
         self.advance()
+        if role is not None and (log.flushed_end_offset < log.log_end_offset or log.needs_checkpoint):
+            on_dirty(self)  # whoever had the log before may have asked in vain
+
+    # Role
+
+    def lead(self, leading: Leading) -> None:
+        """There are other replicas, or may be."""
+        self.leading = leading
+        self.local_waits = ProduceWaits()
+        self.high_watermark = leading.high_watermark
+        self._look_at_in_sync(leading)
+
+    def _follow(self, following: Following) -> None:
+        self.following = following
+        self.high_watermark = self._within(following.shown)
+        self.read_only = ApiError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {following.leader_id} leads {self.name}"
+        )
+
+    def _within(self, offset: Offset) -> Offset:
+        return min(max(offset, self.log.log_start_offset), self.log.log_end_offset)
+
+    def require_leader(self) -> None:
+        if self.following is not None:
+            assert self.read_only is not None, "a follower takes nothing from producers"
+            raise self.read_only.again()
+
+    def require_end_known(self) -> None:
+        """ApiError as long as an earlier leader may have shown more than this one does (KIP-207)."""
+        if self.leading is not None and not self.leading.is_caught_up:
+            raise ApiError(
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                f"followers have not confirmed everything below {self.leading.epoch_start} yet",
+            )
+
+    def resign(self) -> None:
+        """Another object takes over the log."""
+        self.go_offline(
+            f"leader epoch {self.leader_epoch} of {self.name} is over", ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
 
     # Configuration
 
@@ -156,7 +255,12 @@ class Partition:
         base_offset = log.append(batch, header, self.leader_epoch)
         self._on_dirty(self)
         if self.flush_policy is not BEFORE_ACK:
-            self._reach(log.log_end_offset, log.appended_bytes)
+            if self.leading is None:
+                self._reach(log.log_end_offset, log.appended_bytes)
+            else:
+                self.advance()
+        if self.follower_waits:
+            _wake(self.follower_waits)
         return Appended(base_offset, log.log_end_offset, log_append_time_ms)
 
     # Becoming safe
@@ -164,16 +268,38 @@ class Partition:
     def flushed(self, flush: Flush) -> None:
         """The shell synced what `log.begin_flush` named."""
         self.log.end_flush(flush)
-        if self.read_only is None:  # a disk that broke one promise is not believed another
+        if self.failure is None:  # a disk that broke one promise is not believed another
             self.advance()
 
     def advance(self) -> None:
         """Move the high watermark to where it may be, and tell those who wait for it."""
         log = self.log
         if self.flush_policy is BEFORE_ACK:
-            self._reach(log.flushed_end_offset, log.flushed_bytes)
+            end, own_bytes = log.flushed_end_offset, log.flushed_bytes
         else:
-            self._reach(log.log_end_offset, log.appended_bytes)
+            end, own_bytes = log.log_end_offset, log.appended_bytes
+        if self.leading is not None:
+            self.local_waits.release(end)
+            self._note_unshown(end, own_bytes)
+            self._show(self.leading.reached(end))
+        elif self.following is not None:
+            self._reach(self.following.high_watermark(end), own_bytes)
+        else:
+            self._reach(end, own_bytes)
+
+    def _note_unshown(self, end: Offset, own_bytes: int) -> None:
+        unshown = self._unshown
+        if unshown and (unshown[-1][0] == end or len(unshown) >= UNSHOWN_NOTES_MAX):
+            unshown.pop()
+        if end > self.high_watermark:
+            unshown.append((end, own_bytes))
+
+    def _show(self, high_watermark: Offset) -> None:
+        """Of what this leader has, so much is safe now."""
+        shown_bytes, unshown = 0, self._unshown
+        while unshown and unshown[0][0] <= high_watermark:
+            shown_bytes = unshown.popleft()[1]
+        self._reach(high_watermark, shown_bytes)
 
     def _reach(self, offset: Offset, shown_bytes: int) -> None:
         if offset <= self.high_watermark:
@@ -191,21 +317,33 @@ class Partition:
         """Refuse everything from now on, those who wait included."""
         self.offline = ApiError(code, reason)
         self.at_end = None
-        self.produce_waits.fail(code)
+        self._fail_waits(code)
         self._wake_fetches()
+        _wake(self.follower_waits)
+        self._tell_of_replicas()
 
     def stop_writes(self, reason: str) -> None:
         """The disk no longer keeps its promises. What was not yet safe is never acknowledged."""
-        self.read_only = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
-        self.produce_waits.fail(ErrorCode.KAFKA_STORAGE_ERROR)
+        self.read_only = self.failure = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        self._fail_waits(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def _fail_waits(self, code: ErrorCode) -> None:
+        self.produce_waits.fail(code)
+        if self.local_waits is not self.produce_waits:
+            self.local_waits.fail(code)
+
+    def expire_waits(self, now: float) -> bool:
+        """Answer whoever has waited for too long. Whether anybody still waits."""
+        self.produce_waits.expire(now)
+        self.local_waits.expire(now)
+        return bool(self.produce_waits.queue or self.local_waits.queue)
 
     def require_online(self) -> None:
         if self.offline is not None:
             raise self.offline.again()
 
     def _wake_fetches(self) -> None:
-        for wake, number in tuple(self.fetch_waits.items()):
-            wake(number)
+        _wake(self.fetch_waits)
 
     # Reading
 
@@ -225,7 +363,7 @@ class Partition:
     def keep_indexes(self, read: ColdRead, result: ColdResult) -> None:
         """What a worker thread loaded is there for the next reader, and on disk if it was made anew."""
         self.log.keep_indexes(read, result)
-        if not result.indexes.are_stored and self.read_only is None:
+        if not result.indexes.are_stored and self.failure is None:
             self._on_dirty(self)
 
     def check_epoch(self, epoch: int) -> None:
@@ -250,6 +388,112 @@ class Partition:
         ]
         return TimeLookup(segments, log.log_start_offset, self.high_watermark)
 
+    # With followers
+
+    def follower_fetched(self, params: FetchPartition, fetched: Fetched, now: float) -> FollowerFetch:
+        """Note what a follower has. ApiError if it may not fetch what it asks for."""
+        self.require_online()
+        self.require_leader()
+        leading, log, offset = self.leading, self.log, Offset(params.fetch_offset)
+        if leading is None or not leading.is_replica(fetched.broker_id):
+            detail = f"broker {fetched.broker_id} has no replica of {self.name}"
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
+        if params.current_leader_epoch < 0:
+            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, "a follower says under which epoch it fetches")
+        self.check_epoch(params.current_leader_epoch)
+        diverging = self._diverging(params)
+        if diverging is not None:
+            return FollowerFetch(diverging, None)
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is not within {log.log_start_offset} to {log.log_end_offset}",
+            )
+        proposal = leading.fetched(fetched, log.log_end_offset, now)
+        self._show(leading.high_watermark)
+        self._tell_of_replicas()
+        return FollowerFetch(None, proposal)
+
+    def _diverging(self, params: FetchPartition) -> EpochEndOffset | None:
+        """Where the follower's history and ours part; None if ours begins with all of theirs."""
+        asked = LeaderEpoch(params.last_fetched_epoch)
+        if asked == NO_EPOCH:
+            return None  # it has no records
+        epoch, end = self.end_of_epoch(asked)
+        if epoch == NO_EPOCH:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known of leader epoch {asked}")
+        return None if epoch == asked and end >= params.fetch_offset else EpochEndOffset(epoch, end)
+
+    def read_for_follower(self, offset: Offset, bytes_max: int, *, at_least_one: bool) -> Found | ColdRead:
+        """Whole batches, safe or not. A ColdRead is for a worker thread."""
+        log = self.log
+        return log.read(offset, log.log_end_offset, bytes_max, at_least_one=at_least_one)
+
+    def in_sync_changed(self, state: InSync, now: float) -> None:
+        """The metadata store has this now, and the leader is the same."""
+        assert self.leading is not None, "only a leader is told"
+        self._show(self.leading.changed(state, now))
+        self._look_at_in_sync(self.leading)
+
+    def proposal_committed(self, proposal: Proposal, version: int) -> None:
+        assert self.leading is not None, "only a leader proposes"
+        self._show(self.leading.committed(proposal, version))
+        self._look_at_in_sync(self.leading)
+
+    def proposal_refused(self, proposal: Proposal) -> None:
+        assert self.leading is not None, "only a leader proposes"
+        self._show(self.leading.refused(proposal))
+
+    def _tell_of_replicas(self) -> None:
+        for tell in tuple(self.replica_waits):
+            tell()
+
+    def _look_at_in_sync(self, leading: Leading) -> None:
+        """With too few nothing becomes safe: who waits is told now, though the records are in the log."""
+        self._tell_of_replicas()
+        if leading.has_enough:
+            self.too_few = None
+            return
+        self.too_few = ApiError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{len(leading.isr)} of the at least {leading.isr_min} replicas of {self.name} are in sync",
+        )
+        self.produce_waits.fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+    # As a follower
+
+    def ask(self) -> Ask | None:
+        """What to fetch from the leader; None: not now."""
+        if self.following is None or self.offline is not None or self.failure is not None:
+            return None
+        return self.following.ask(flushed_only=self.flush_policy is BEFORE_ACK)
+
+    def answered(self, ask: Ask, answer: PartitionData) -> Step:
+        """The leader answered. A Truncation or BeginningAnew is run, ended and told to `cut`.
+
+        CorruptData: no leader can have stored what came. StorageFull, StorageFailed: our disk.
+        """
+        if self.following is None or self.offline is not None or self.failure is not None:
+            return Passed.OVER
+        before = self.log.log_start_offset, self.log.log_end_offset
+        try:
+            step = self.following.answered(ask, answer)
+        finally:
+            if (self.log.log_start_offset, self.log.log_end_offset) != before:
+                self._on_dirty(self)
+        if isinstance(step, Took):
+            self.advance()
+        return step
+
+    def cut(self) -> None:
+        """Records were taken off the end of the log. None of them was shown, unless an election was
+        unclean: then what was shown before is not what is there now."""
+        self.at_end = None
+        self.high_watermark = self._within(self.high_watermark)
+        if self.log.is_dirty:
+            self._on_dirty(self)
+        self._wake_fetches()
+
     # Removing
 
     def require_deletable(self, offset: Offset) -> None:
@@ -265,6 +509,12 @@ class Partition:
         self.require_deletable(offset)
         if offset > self.log.log_start_offset:
             self.log.advance_start(offset)
+            _wake(self.follower_waits)
+
+    def is_deleted(self, offset: Offset) -> bool:
+        """Whether it stays so whoever leads next. ApiError if this broker does not lead."""
+        self.require_online()
+        return self.leading is None or self.leading.is_deleted(offset)
 
     def segment_facts(self) -> list[SegmentFacts]:
         segments = tuple(self.log.segments)  # a worker thread may ask while the log rolls
@@ -276,7 +526,15 @@ class Partition:
 
     def __repr__(self) -> str:
         state = f"offline: {self.offline}" if self.offline else f"high={self.high_watermark}"
+        role = self.leading or self.following
+        if role is not None:
+            state = f"{state} {role}"
         return f"<Partition {self.name} epoch={self.leader_epoch} end={self.log.log_end_offset} {state}>"
+
+
+def _wake(waits: dict[Callable[[int], None], int]) -> None:
+    for wake, number in tuple(waits.items()):
+        wake(number)
 
 
 def log_settings(config: TopicConfig) -> LogSettings:

@@ -30,7 +30,8 @@ class Truncate(NamedTuple):
 class FileNode:
     def __init__(self) -> None:
         self.seen = bytearray()
-        self._stored = bytearray()
+        self.stored = bytearray()
+        """What is on the platter."""
         self._pending: list[Write | Truncate] = []
 
     @property
@@ -47,7 +48,7 @@ class FileNode:
 
     def sync(self) -> None:
         for operation in self._pending:
-            _apply(self._stored, operation)
+            _apply(self.stored, operation)
         self._pending.clear()
 
     def fail_sync(self) -> None:
@@ -57,30 +58,30 @@ class FileNode:
     def lose_power(self, random: Random) -> None:
         kept = random.randint(0, len(self._pending))
         for operation in self._pending[:kept]:
-            _apply(self._stored, operation)
+            _apply(self.stored, operation)
         for operation in self._pending[kept:]:
             if isinstance(operation, Truncate):
                 break
             self._tear(operation, random)
-        self.seen = bytearray(self._stored)
+        self.seen = bytearray(self.stored)
         self._pending.clear()
 
     def _tear(self, write: Write, random: Random) -> None:
         end = write.position + len(write.data)
-        if end > len(self._stored) and random.random() < 0.5:
-            _truncate(self._stored, end)
+        if end > len(self.stored) and random.random() < 0.5:
+            _truncate(self.stored, end)
         at = write.position
         while at < end:
             sector_end = min(end, at - at % SECTOR_BYTES + SECTOR_BYTES)
             if random.random() < 0.5:
-                _write(self._stored, at, write.data[at - write.position : sector_end - write.position])
+                _write(self.stored, at, write.data[at - write.position : sector_end - write.position])
             at = sector_end
 
 
 class FolderNode:
     def __init__(self) -> None:
         self.seen: dict[str, Node] = {}
-        self._stored: dict[str, Node] = {}
+        self.stored: dict[str, Node] = {}
         self._pending: list[dict[str, Node | None]] = []
 
     def change(self, changes: "dict[str, Node | None]") -> None:
@@ -90,7 +91,7 @@ class FolderNode:
 
     def sync(self) -> None:
         for changes in self._pending:
-            _change(self._stored, changes)
+            _change(self.stored, changes)
         self._pending.clear()
 
     def fail_sync(self) -> None:
@@ -107,15 +108,15 @@ class FolderNode:
         """
         for number, changes in enumerate(self._pending):
             if kept >> number & 1:
-                _change(self._stored, changes)
+                _change(self.stored, changes)
         self._pending.clear()
 
     def lose_power(self, random: Random) -> None:
         kept = random.randint(0, len(self._pending))
         for changes in self._pending[:kept]:
-            _change(self._stored, changes)
+            _change(self.stored, changes)
         self._pending.clear()
-        self.seen = dict(self._stored)
+        self.seen = dict(self.stored)
         for name in sorted(self.seen):
             self.seen[name].lose_power(random)
 

@@ -58,6 +58,15 @@ class SimDisk:
         node = self.mount()._find(path)
         return bytes(node.seen) if isinstance(node, FileNode) else b""
 
+    def durable(self, path: str) -> Node | None:
+        """What a power failure at this moment would leave under this name; None: nothing for certain."""
+        node: Node = self.root
+        for name in _names(path):
+            if not isinstance(node, FolderNode) or name not in node.stored:
+                return None
+            node = node.stored[name]
+        return node
+
     def count(self) -> bool:
         """False if the power fails now."""
         self.calls += 1
@@ -215,13 +224,16 @@ class Mount:
         self.step()
         folder, old = self._parent(source)
         other, new = self._parent(target)
-        assert folder is other, "renames stay in their folder"
         node = folder.seen.get(old)
         if node is None:
             raise StorageFailed(f"there is no {source}")
         if isinstance(replaced := folder.seen.get(new), FileNode):
             self.disk.room_bytes += len(replaced.seen)
-        folder.change({old: None, new: node})
+        if folder is other:
+            folder.change({old: None, new: node})
+        else:
+            other.change({new: node})
+            folder.change({old: None})
 
     def remove(self, path: str) -> None:
         self.step()

@@ -35,6 +35,11 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         """Called after every event: the place for what must hold always."""
         self.events = 0
 
+    @property
+    def now(self) -> float:
+        """The time of the world, whoever asks."""
+        return self._now
+
     def time(self) -> float:
         return self._now
 
@@ -63,7 +68,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        return self._set_timer(self._now + delay, callback, *args, context=context)
 
     def call_at(
         self,
@@ -72,6 +77,16 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
+        return self._set_timer(when, callback, *args, context=context)
+
+    def _set_timer(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """`when`: in the time of the world."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._sequence += 1
         heapq.heappush(self._timers, (when, self._random.random(), self._sequence, timer))
@@ -85,11 +100,15 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         if not self._due:
             self._jump()
         handle = self._due.popleft()
-        if not handle.cancelled():
+        if not handle.cancelled() and self.may_run(handle):
             self.events += 1
             handle._run()
             if self.after_each is not None:
                 self.after_each()
+
+    def may_run(self, handle: asyncio.Handle) -> bool:
+        """False: it is kept back, or dropped."""
+        return True
 
     def _jump(self) -> None:
         while self._timers:

@@ -88,13 +88,13 @@ def asked(count: int) -> Iterator[Exchange]:
 def test_every_answer_is_counted_however_it_was_cut() -> None:
     first, second = framed(1, b"well done"), framed(2, b"well done")
     with answering(first + second[:5], second[5:]) as bootstrap:
-        assert exchange_all(bootstrap, os.getpid(), [asked(2)], 1).work == 2
+        assert exchange_all(bootstrap, (os.getpid(),), [asked(2)], 1).work == 2
 
 
 @pytest.mark.parametrize("wrong", [framed(1, b"not found"), framed(7, b"well done")])
 def test_an_answer_that_is_not_the_right_one_ends_the_benchmark(wrong: bytes) -> None:
     with answering(wrong) as bootstrap, pytest.raises(ClientFailed, match="request 1 was answered"):
-        exchange_all(bootstrap, os.getpid(), [asked(1)], 1)
+        exchange_all(bootstrap, (os.getpid(),), [asked(1)], 1)
 
 
 # Who held what

@@ -27,6 +27,7 @@ from penstock.host.os_disk import OsDisk
 from penstock.host.randomness import SystemRandomness
 from penstock.host.worker import Worker, WorkerPool
 from penstock.log.data_directory import DataDirectory, open_directory
+from penstock.metadata.embedded import EmbeddedStore
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.sqlite import MEMORY, SqliteStore
 from penstock.protocol.frames import encode_response
@@ -96,22 +97,22 @@ class Inside(NamedTuple):
         assert encode_response(api, version, 1, reply)
         return reply
 
-    async def begin_new_epoch(self, partition: Partition) -> None:
-        """What a start after a crash does, as far as this partition is concerned."""
-        image = await self.cluster.change(bump_leader_epochs)
-        state = image.partition(*partition.name)
-        assert state is not None
-        partition.leader_epoch = state.leader_epoch  # type: ignore[assignment,misc]
+    async def begin_new_epoch(self, partition: Partition) -> Partition:
+        """What a start after a crash does. Returns who leads from now on."""
+        await self.cluster.change(bump_leader_epochs)
+        found = self.partitions.find(*partition.name)
+        assert found is not None
+        return found
 
 
 @asynccontextmanager
 async def running(folder: Path, static: Mapping[str, str] | None = None) -> AsyncIterator[Inside]:
     loop = asyncio.get_running_loop()
     worker, pool = Worker("metadata", loop), WorkerPool("reads", 1, loop)
-    store = SqliteStore(MEMORY)
+    store = EmbeddedStore(SqliteStore(MEMORY), worker)
     directory = open_directory(OsDisk(), str(folder / "data"), NodeId(NODE_ID), SystemRandomness())
     config = BrokerConfig.of(Given(AT_ONCE if static is None else static), insecure=True)
-    cluster = Cluster(store, worker, ClusterImage(cluster_id="c"), config)
+    cluster = Cluster(store, ClusterImage(cluster_id="c"), config)
     partitions = Partitions(directory, config, lambda _: None)
 
     async def follow(before: ClusterImage, after: ClusterImage) -> None:
@@ -124,9 +125,10 @@ async def running(folder: Path, static: Mapping[str, str] | None = None) -> Asyn
         yield Inside(cluster, partitions, pool, directory)
     finally:
         task.cancel()
+        await asyncio.wait([task])
+        await store.close()
         pool.stop()
         worker.stop()
-        store.close()
         for partition in partitions:
             for segment in partition.log.segments:
                 segment.abandon_file()

@@ -5,7 +5,7 @@ handlers that read or write records see `config_support`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from inspect import isawaitable
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from penstock.controller.topics import TopicRequest, register_broker
 from penstock.errors import StorageFull
 from penstock.host.metadata_store import Change, Committed, Compare, Conflict
 from penstock.host.worker import Worker
+from penstock.metadata.embedded import EmbeddedStore
 from penstock.metadata.image import ClusterImage, Endpoint, Topic
 from penstock.metadata.sqlite import MEMORY, SqliteStore
 from penstock.protocol.frames import encode_response
@@ -74,23 +75,24 @@ class CountingRandomness:
         return (self._next - 1).to_bytes(count, "big")
 
 
-class TroubledStore(SqliteStore):
+class TroubledStore(EmbeddedStore):
     """A store in memory that counts its commits, and can be full or be changed by another."""
 
-    def __init__(self) -> None:
-        super().__init__(MEMORY)
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(SqliteStore(MEMORY), worker)
         self.is_full = False
         self.commits = 0
-        self.interfere: Callable[[], None] | None = None
+        self.interfere: Sequence[Change] = ()
+        """Somebody else does this just before the next transaction."""
 
-    def transact(self, compares: Iterable[Compare], changes: Iterable[Change]) -> Committed | Conflict:
+    async def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Committed | Conflict:
         if self.is_full:
             raise StorageFull("no space left")
-        if self.interfere is not None:
-            interfere, self.interfere = self.interfere, None
-            interfere()
+        if self.interfere:
+            interfere, self.interfere = self.interfere, ()
+            await super().transact((), interfere)
         self.commits += 1
-        return super().transact(tuple(compares), tuple(changes))
+        return await super().transact(tuple(compares), tuple(changes))
 
 
 class Asker:
@@ -146,9 +148,9 @@ async def running_cluster(
     static: Mapping[str, str] | None = None, broker_ids: Iterable[int] = (1, 2, 3)
 ) -> AsyncIterator[Asker]:
     worker = Worker("metadata", asyncio.get_running_loop())
-    store = TroubledStore()
+    store = TroubledStore(worker)
     config = BrokerConfig.of(Given(static or {}), insecure=True)
-    cluster = Cluster(store, worker, ClusterImage(cluster_id="c"), config)
+    cluster = Cluster(store, ClusterImage(cluster_id="c"), config)
     task = asyncio.create_task(cluster.run())
     for broker_id in broker_ids:
         await add_broker(cluster, broker_id)
@@ -157,8 +159,9 @@ async def running_cluster(
         yield Asker(cluster, store)
     finally:
         task.cancel()
+        await asyncio.wait([task])
+        await store.close()
         worker.stop()
-        store.close()
 
 
 async def add_broker(cluster: Cluster, broker_id: int) -> None:

@@ -87,7 +87,7 @@ class FakeFetch:
         ]
         request = FetchRequest(max_wait_ms=wait_ms, min_bytes=bytes_min)
         fetching = Fetching(wanted, None, is_incremental=False)
-        return FetchInProgress(self, Asked.by(request), fetching, CONTEXT).begin()
+        return FetchInProgress(self, Asked.by(request, CONTEXT.version), fetching, CONTEXT).begin()
 
     def is_let_go(self) -> bool:
         return self.watched == 0 and not any(partition.fetch_waits for partition in self.partitions)
@@ -225,4 +225,4 @@ async def test_beyond_what_all_may_watch_a_fetch_does_not_wait(monkeypatch: pyte
 
 
 async def test_a_wait_beyond_the_longest_is_the_longest() -> None:
-    assert Asked.by(FetchRequest(max_wait_ms=2**31 - 1)).wait_ms == 5 * 60 * 1000
+    assert Asked.by(FetchRequest(max_wait_ms=2**31 - 1), 17).wait_ms == 5 * 60 * 1000

@@ -28,6 +28,7 @@ class ColdPartition:
     high_watermark = 10
     offline = None
     leader_epoch = 0
+    following = None
     at_end: ReadyPartitionData | None = None
 
     def __init__(self) -> None:

@@ -43,7 +43,7 @@ class Hall:
     def client(self) -> Client:
         client = Client(self.world)
         self.clients.append(client)
-        self.server._connections.add(client.connection)
+        self.server._connections[client.connection] = None
         return client
 
     def relieve(self, budget: MemoryBudget, later_ms: int = 0) -> list[Client]:
@@ -53,7 +53,7 @@ class Hall:
         ended = [client for client in self.clients if client.transport.ending == "aborted"]
         for client in ended:
             self.clients.remove(client)
-            self.server._connections.discard(client.connection)
+            self.server._connections.pop(client.connection, None)
             client.leaves()
         return ended
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from penstock.broker import server as server_module
 from penstock.broker.connection import Shared
 from penstock.broker.quotas import NoQuotas
 from penstock.broker.router import Router
@@ -132,3 +133,22 @@ async def test_a_host_that_nobody_knows_is_named_as_such() -> None:
     with pytest.raises(ConfigError, match=r"cannot listen on no\.such\.invalid:0 .*: no such host\. Choose"):
         async with serving(host="no.such.invalid"):
             pass
+
+
+async def test_a_stop_waits_for_who_takes_its_answers_and_ends_who_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "LAST_ANSWERS_MS_MAX", 200)
+    async with serving() as served:
+        (reader, writer), (_, deaf) = await served.connect(), await served.connect()
+        await served.until_there_are(2)
+        answer = bytes(20_000_000)
+        for connection in served.server._connections:
+            connection._transport.write(answer)
+        reading = asyncio.ensure_future(reader.read(-1))
+        served.server.stop_listening()
+        await served.server.stop()
+        assert served.server.connection_count == 0
+        assert await reading == answer
+        for each in (writer, deaf):
+            each.close()

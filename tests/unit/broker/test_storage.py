@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.broker import RunningBroker, World, running_broker
+from penstock.broker.inventory import InventoryKeeper
 from penstock.broker.storage import THREADS_THAT_SYNC
 from penstock.config.sources import load
-from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic
-from penstock.errors import CorruptData, StorageFull
-from penstock.host.disk import Stored
+from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic, delete_topic
+from penstock.errors import CorruptData, StorageFailed, StorageFull
+from penstock.host.disk import File, Stored
 from penstock.host.os_disk import OsDisk, OsFile
 from penstock.limits import CHECKPOINT_PARTITIONS_AT_ONCE
 from penstock.log import checkpoint_plan
+from penstock.log.data_directory import DataDirectory, Identity, SeenStore
 from penstock.log.producers import Producer, render_snapshot
 from penstock.log.reading import ColdRead
 from penstock.observability.logs import Silence
@@ -69,6 +71,56 @@ async def make_topic(broker: RunningBroker, partitions: int) -> None:
 
 def batch(value: bytes, timestamp: int = NOW_MS) -> bytearray:
     return bytearray(build_batch([Record(Offset(0), timestamp, None, value, ())]))
+
+
+class FailingDisk(OsDisk):
+    """Fails once, when it is told to: the next sync of folders, or the next small file."""
+
+    fails_folders = False
+    is_full = False
+
+    def sync(self, files: Sequence[File], folders: Sequence[str]) -> None:
+        if self.fails_folders and not files:
+            self.fails_folders = False
+            raise StorageFailed("cannot sync logs: input/output error")
+        super().sync(files, folders)
+
+    def store(self, writes: Sequence[Stored]) -> None:
+        if self.is_full:
+            self.is_full = False
+            raise StorageFull("no room")
+        super().store(writes)
+
+
+async def test_a_disk_that_does_not_keep_the_names_of_removed_partitions_has_failed(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
+    async with running_broker(config, World(disk=disk)) as broker:
+        await make_topic(broker, 1)
+        (partition,) = broker.storage.partitions
+        partition.append(memoryview(batch(b"x")), NOW_MS)
+        await broker.storage.flusher.flush_to([(partition, Offset(1))])
+        disk.fails_folders = True
+        await broker.cluster.change(lambda image: delete_topic(image, name="t"))
+        assert broker.storage.partitions.failure == "cannot sync logs: input/output error"
+
+
+async def test_the_reserve_of_a_full_disk_is_not_spent_on_notes(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
+    async with running_broker(config, World(disk=disk)) as broker:
+        identity = Identity(format=1, cluster_id="c", node_id=1, directory_id="d", is_member=True)
+        directory = DataDirectory(disk, str(tmp_path / "data"), identity)
+        directory.keep_reserve()
+        directory.broker_epoch = 5
+        keeper = InventoryKeeper(directory, broker.storage, Silence())
+        await keeper._note()
+        directory.seen, disk.is_full = SeenStore(7, "x"), True
+        with pytest.raises(StorageFull):
+            await keeper._note()
+        assert directory.release_reserve()
+        await keeper._note()
+        assert directory.seen_before() == SeenStore(7, "x")
 
 
 async def test_a_start_opens_few_files_at_a_time_however_many_partitions_there_are(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_what_a_tool_checks_for_is_what_the_topic_was_given() -> None:
 
 
 def test_a_setting_without_effect_says_so() -> None:
-    assert "Effect: none yet" in topic_entry("min.insync.replicas", {}).documentation
+    assert "Effect: none yet" in topic_entry("preallocate", {}).documentation
 
 
 def test_a_brokers_entries_say_what_can_be_changed_while_it_runs() -> None:

@@ -28,7 +28,7 @@ def test_flags_win_over_set_which_wins_over_the_file_which_wins_over_defaults() 
     file = b'"node.id" = 2\n"broker.rack" = "file"\n"num.partitions" = 2\n"log.dirs" = "file"'
     sets = ["node.id=3", "broker.rack=set", "num.partitions=3"]
     broker = load({"node_id": 4, "rack": "flag", "data_dir": None}, sets, file)
-    assert broker.node == (4, "flag", "file")
+    assert broker.node == (4, "flag", "file", "embedded")
     assert broker.topic_creation.partitions_default == 3
     assert broker.topic_creation.replication_factor_default == 1
 
@@ -50,7 +50,7 @@ def test_every_flag_reaches_its_setting() -> None:
             "insecure": True,
         }
     )
-    assert broker.node == (7, "east", "data")
+    assert broker.node == (7, "east", "data", "embedded")
     assert broker.listeners == (
         ("PLAINTEXT", SecurityProtocol.PLAINTEXT, "0.0.0.0", 0, "broker.example", 9092),
     )
@@ -88,7 +88,7 @@ def test_each_part_of_the_broker_gets_its_values() -> None:
 
 
 def test_broker_id_and_log_dir_are_other_names() -> None:
-    assert load(sets=["broker.id=5", "log.dir=there"]).node == (5, None, "there")
+    assert load(sets=["broker.id=5", "log.dir=there"]).node == (5, None, "there", "embedded")
     assert problems(sets=("broker.id=5", "node.id=6")) == [
         "node.id = 6: broker.id = 5 is another name for it; set only one"
     ]
@@ -206,12 +206,20 @@ def test_flushing_at_intervals_needs_an_interval(interval: str) -> None:
     assert load(sets=["log.flush.policy=interval", interval]).topic_defaults.flush_ms == 5
 
 
-def test_a_cluster_is_refused_for_now() -> None:
-    (said,) = problems({"metadata": "etcd://one:2379"})
+def test_another_store_than_those_there_are_is_refused() -> None:
+    (said,) = problems({"metadata": "zookeeper://one:2181"})
     assert said == (
-        "metadata.store = 'etcd://one:2379': must be 'embedded': a broker keeps its own metadata,"
-        " and clusters over etcd are not supported yet (from --metadata)"
+        "metadata.store = 'zookeeper://one:2181': must be 'embedded' or etcd://host:port,..."
+        " (from --metadata)"
     )
+
+
+def test_in_a_cluster_topics_get_as_many_replicas_as_are_safe() -> None:
+    store = {"metadata": "etcd://one:2379"}
+    assert load(store).topic_creation.replication_factor_default == -1
+    chosen = load(store, ["default.replication.factor=1"])
+    assert chosen.topic_creation.replication_factor_default == 1
+    assert load().topic_creation.replication_factor_default == 1
 
 
 def test_listening_beyond_this_machine_is_refused_unless_allowed() -> None:

@@ -197,3 +197,10 @@ def test_a_key_for_one_listener_is_declared_by_the_setting_for_all() -> None:
 def test_every_setting_has_a_sentence_and_allows_its_own_default(setting: Setting) -> None:
     assert setting.doc.endswith(".")
     assert setting.default_text is None or setting.parse(setting.default_text) == setting.default
+
+
+def test_a_refusal_does_not_show_a_password() -> None:
+    with pytest.raises(ConfigError) as refused:
+        BROKER_SETTINGS["metadata.store"].parse("http://user:secret@host:1")
+    assert "user:***@host" in str(refused.value)
+    assert "secret" not in str(refused.value)

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from penstock.controller.brokers import drain
+from penstock.controller.decision import Decision, pieces
 from penstock.controller.topics import (
     Assignment,
-    Decision,
     NewTopic,
     TopicDefaults,
     TopicRequest,
@@ -20,14 +21,13 @@ from penstock.controller.topics import (
     register_broker,
 )
 from penstock.errors import ApiError, ErrorCode
-from penstock.host.metadata_store import Committed, Conflict
-from penstock.metadata.image import ClusterImage, Endpoint, apply, image_of
-from penstock.metadata.keys import Keys
-from penstock.metadata.sqlite import MEMORY, SqliteStore
+from penstock.host.metadata_store import Compare
+from penstock.metadata.image import ClusterImage, Endpoint, apply
 from penstock.types import NO_TOPIC_ID, TopicId
+from tests.unit.controller.controller_support import EMPTY, StoredCluster, refusal
+from tests.unit.controller.controller_support import cluster_of as real_cluster_of
 
 DEFAULTS = TopicDefaults(partitions=4, replication_factor=2)
-KEYS = Keys("c")
 
 
 def validate(overrides: Mapping[str, str]) -> None:
@@ -48,7 +48,7 @@ def cluster_of(*broker_ids: int) -> ClusterImage:
 
 
 def after(image: ClusterImage, decision: Decision) -> ClusterImage:
-    return apply(image, decision.changes, image.revision + 1)
+    return apply(image, decision.everything, image.revision + 1)
 
 
 def create(image: ClusterImage, request: TopicRequest, number: int = 7) -> Decision:
@@ -62,13 +62,6 @@ def with_topic(image: ClusterImage, name: str = "t", partitions: int = 2, number
 
 THREE = cluster_of(1, 2, 3)
 WITH_T = with_topic(THREE)
-
-
-def refusal(decide: Callable[[], object]) -> ApiError:
-    with pytest.raises(ApiError) as caught:
-        decide()
-    assert caught.value.detail, "a refusal says why"
-    return caught.value
 
 
 def test_a_topic_is_created_as_asked() -> None:
@@ -283,7 +276,8 @@ def test_settings_of_a_broker_are_replaced_whole_and_can_be_emptied(broker_id: i
     image = after(image, alter_broker_config(image, broker_id, {"b": "2"}, validate))
     assert image.overrides_of_broker(broker_id).overrides == {"b": "2"}
     image = after(image, alter_broker_config(image, broker_id, {}, validate))
-    assert image.broker_overrides == {}
+    assert image.overrides_of_broker(broker_id).overrides == {}
+    assert image.overrides_of_broker(broker_id).revision, "leaders compare that it is absent"
 
 
 def test_settings_of_a_broker_that_cannot_be_are_refused() -> None:
@@ -312,54 +306,45 @@ def test_of_decisions_that_race_one_is_decided_again() -> None:
     }
     for first in decisions.values():
         for second in decisions.values():
-            store, image = stored_topic()
-            one, other = first(image), second(image)
-            assert isinstance(store.transact(one.compares, one.changes), Committed)
-            assert store.transact(other.compares, other.changes) == Conflict()
-            image_of(store.read(KEYS.prefix), "c")
-            store.close()
+            cluster = stored_topic()
+            one, other = first(cluster.image), second(cluster.image)
+            assert cluster.attempt(one)
+            assert not cluster.attempt(other)
+            assert cluster.read_afresh() == cluster.image
 
 
-def stored_topic() -> tuple[SqliteStore, ClusterImage]:
-    store = SqliteStore(MEMORY)
-    image = cluster_of(1)
-    for decision in (
-        register_broker(ClusterImage(cluster_id="c"), 1, rack=None, endpoints={}),
-        create(image, TopicRequest(name="t", partitions=2, replication_factor=1)),
-    ):
-        assert isinstance(store.transact(decision.compares, decision.changes), Committed)
-    return store, image_of(store.read(KEYS.prefix), "c")
+def stored_topic() -> StoredCluster:
+    cluster = StoredCluster()
+    cluster.commit(register_broker(EMPTY, 1, rack=None, endpoints={}))
+    cluster.create("t", partitions=2, factor=1)
+    return cluster
 
 
 def test_a_new_epoch_never_brings_a_deleted_topic_back() -> None:
-    store, image = stored_topic()
-    bump, deletion = bump_leader_epochs(image), delete_topic(image, name="t")
-    assert isinstance(store.transact(deletion.compares, deletion.changes), Committed)
-    assert store.transact(bump.compares, bump.changes) == Conflict()
-    store.close()
+    cluster = stored_topic()
+    bump, deletion = bump_leader_epochs(cluster.image), delete_topic(cluster.image, name="t")
+    assert cluster.attempt(deletion)
+    assert not cluster.attempt(bump)
 
 
 def test_a_topic_is_created_once() -> None:
-    store, image = stored_topic()
+    cluster = stored_topic()
     request = TopicRequest(name="u", partitions=1, replication_factor=1)
-    one, other = create(image, request, 8), create(image, request, 9)
-    assert isinstance(store.transact(one.compares, one.changes), Committed)
-    assert store.transact(other.compares, other.changes) == Conflict()
-    store.close()
+    one, other = create(cluster.image, request, 8), create(cluster.image, request, 9)
+    assert cluster.attempt(one)
+    assert not cluster.attempt(other)
 
 
 def test_producer_ids_are_never_handed_out_twice() -> None:
     """A block counts as used once it is committed, whether or not its broker lived to use it."""
-    store, image = stored_topic()
+    cluster = stored_topic()
     handed_out: list[int] = []
     for _ in range(3):
-        block, rival = next_producer_id_block(image), next_producer_id_block(image)
-        assert isinstance(store.transact(block.decision.compares, block.decision.changes), Committed)
-        assert store.transact(rival.decision.compares, rival.decision.changes) == Conflict()
-        image = image_of(store.read(KEYS.prefix), "c")
+        block, rival = next_producer_id_block(cluster.image), next_producer_id_block(cluster.image)
+        assert cluster.attempt(block.decision)
+        assert not cluster.attempt(rival.decision)
         handed_out += range(block.first, block.first + block.count)
     assert handed_out == list(range(3_000))
-    store.close()
 
 
 def test_a_broker_may_say_anew_where_it_listens() -> None:
@@ -368,3 +353,93 @@ def test_a_broker_may_say_anew_where_it_listens() -> None:
     assert image.brokers[2].endpoints == {"TLS": Endpoint("other", 9093)}
     assert image.brokers[2].rack == "r"
     assert sorted(image.brokers) == [1, 2, 3]
+
+
+def in_cluster(image: ClusterImage) -> Decision:
+    request = TopicRequest(name="u", partitions=6)
+    new = NewTopic(topic_id(90), created_ms=0)
+    defaults = TopicDefaults(partitions=1, replication_factor=-1)
+    return create_topic(image, request, new, defaults=defaults, validate_overrides=validate)
+
+
+@pytest.mark.parametrize(("brokers", "factor"), [(1, 1), (2, 2), (3, 3), (5, 3)])
+def test_a_topic_has_three_replicas_or_as_many_as_there_are_brokers(brokers: int, factor: int) -> None:
+    cluster = real_cluster_of(*range(1, brokers + 1))
+    cluster.commit(in_cluster(cluster.image))
+    assert {len(state.replicas) for state in cluster.image.topics["u"].partitions} == {factor}
+
+
+def test_brokers_that_are_gone_or_drained_get_no_new_replicas() -> None:
+    cluster = real_cluster_of(1, 2, 3, 4)
+    cluster.end_session(4)
+    cluster.commit(drain(cluster.image, 3))
+    cluster.commit(in_cluster(cluster.image))
+    used = {node for state in cluster.image.topics["u"].partitions for node in state.replicas}
+    assert used == {1, 2}
+    error = refusal(lambda: create(cluster.image, TopicRequest(name="v", replication_factor=3)))
+    assert error.code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert "there are 2" in error.detail
+
+
+def test_who_is_gone_may_be_assigned_by_hand_and_is_not_in_sync() -> None:
+    cluster = real_cluster_of(1, 2, 3)
+    cluster.end_session(3)
+    request = TopicRequest(name="u", assignments=[Assignment(0, (3, 1)), Assignment(1, (3, 3))])
+    cluster.commit(create(cluster.image, TopicRequest(name="u", assignments=[Assignment(0, (3, 1))])))
+    state = cluster.state("u")
+    assert (state.replicas, state.isr, state.leader) == ((3, 1), (1,), 1)
+    alone = TopicRequest(name="v", assignments=[Assignment(0, (3,))])
+    assert refusal(lambda: create(cluster.image, alone, 8)).code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert refusal(lambda: create(cluster.image, request, 8)).code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_creating_rests_on_the_term_and_on_those_who_are_in_sync_from_the_beginning() -> None:
+    for session in (1000, 2):
+        cluster = real_cluster_of(1, 2)
+        decision = in_cluster(cluster.image)
+        cluster.end_session(session)
+        assert not cluster.attempt(decision)
+        assert "u" not in cluster.image.topics
+
+
+def test_a_large_topic_counts_only_when_all_its_partitions_are_there() -> None:
+    """It takes more changes than a transaction of etcd holds."""
+    cluster = real_cluster_of(1, 2, 3)
+    request = TopicRequest(name="large", partitions=300, replication_factor=3)
+    first, *_, last = pieces(create(cluster.image, request), 128)
+    assert cluster.attempt(first)
+    assert "large" not in cluster.image.topics
+    assert not cluster.attempt(last._replace(compares=(*last.compares, Compare("/other", 1))))
+    cluster.commit(create(cluster.image, request))
+    assert len(cluster.image.topics["large"].partitions) == 300
+    assert not cluster.image.prepared
+    cluster.commit(grow_topic(cluster.image, "large", 600))
+    assert len(cluster.image.topics["large"].partitions) == 600
+    cluster.commit(delete_topic(cluster.image, name="large"))
+    assert cluster.read_afresh() == cluster.image
+    assert not cluster.image.topics
+    assert not cluster.image.prepared
+
+
+def test_a_growth_that_came_too_late_does_not_touch_what_another_made_count() -> None:
+    cluster = real_cluster_of(1, 2, 3)
+    cluster.create("t", partitions=1, factor=1)
+    late = grow_topic(cluster.image, "t", 200, [(1,)] * 199)
+    cluster.commit(grow_topic(cluster.image, "t", 200, [(2,)] * 199))
+    for piece in pieces(late, 128):
+        assert not cluster.attempt(piece)
+    assert cluster.state("t", 7).replicas == (2,)
+
+
+def test_a_change_of_the_minimum_is_counted_for_ever() -> None:
+    cluster = real_cluster_of(1, 2, 3)
+    cluster.create("t")
+    changes = [{"min.insync.replicas": "1"}, {"min.insync.replicas": "1", "a": "b"}, {}, {"a": "b"}]
+    counted = []
+    for overrides in changes:
+        cluster.commit(alter_topic_config(cluster.image, "t", overrides, validate))
+        cluster.commit(alter_broker_config(cluster.image, None, overrides, validate))
+        cluster.commit(grow_topic(cluster.image, "t", len(cluster.image.topics["t"].partitions) + 1))
+        of_all = cluster.image.overrides_of_broker(None).min_isr_changes
+        counted.append((cluster.image.topics["t"].min_isr_changes, of_all))
+    assert counted == [(1, 1), (1, 1), (2, 2), (2, 2)]

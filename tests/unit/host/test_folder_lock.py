@@ -26,6 +26,11 @@ def test_a_folder_is_given_to_one_at_a_time_and_the_other_is_told_to_whom(tmp_pa
     FolderLock(str(tmp_path)).release()
 
 
+def test_who_let_go_of_a_folder_is_not_named_any_more(tmp_path: Path) -> None:
+    FolderLock(str(tmp_path)).release()
+    assert not (tmp_path / LOCK_FILE).read_text()
+
+
 @pytest.mark.parametrize("call", ["ftruncate", "pwrite"])
 def test_a_full_disk_is_named_with_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str

@@ -8,6 +8,7 @@ from penstock.log.reading import ColdRead, Found
 from penstock.log.recovery import Recovered, open_log
 from penstock.protocol.batches import parse_header, split_batches
 from penstock.protocol.records import BatchOptions, Record, build_batch
+from penstock.sim.device import FolderNode
 from penstock.sim.disk import Mount, SimDisk, SimFile
 from penstock.types import LeaderEpoch, Offset
 
@@ -61,7 +62,7 @@ def flush(log: PartitionLog) -> None:
     log.end_flush(plan)
 
 
-def checkpoint(log: PartitionLog) -> None:
+def checkpoint(log: PartitionLog, committed: Offset | None = None) -> None:
     if not log.needs_checkpoint:
         flush(log)
         return
@@ -74,7 +75,7 @@ def checkpoint(log: PartitionLog) -> None:
         file.release()
     log.disk.sync((), [log.folder])
     log.disk.store(plan.render_stored())
-    for path in log.end_checkpoint(plan):
+    for path in log.end_checkpoint(plan, committed):
         log.disk.remove(path)
 
 
@@ -97,6 +98,16 @@ def batches(log: PartitionLog) -> list[bytes]:
         assert part.next_offset > offset, "no progress"
         offset = part.next_offset
     return found
+
+
+def log_folder(disk: SimDisk) -> FolderNode:
+    """What the device has of it."""
+    folder: object = disk.root
+    for name in FOLDER.split("/"):
+        assert isinstance(folder, FolderNode)
+        folder = folder.seen[name]
+    assert isinstance(folder, FolderNode)
+    return folder
 
 
 def file_at(disk: Mount, path: str) -> SimFile:

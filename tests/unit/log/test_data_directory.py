@@ -1,12 +1,14 @@
 """Whose data directory it is, and what is in it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import CorruptData, StorageFailed
+from penstock.host.disk import Stored
 from penstock.host.folder_lock import FolderLock
-from penstock.log.data_directory import DataDirectory, open_directory
+from penstock.log.data_directory import START_IDS_MAX, DataDirectory, open_directory
 from penstock.sim.disk import Mount
 from penstock.types import NodeId, TopicPartition
 from tests.unit.log.log_support import new_disk
@@ -80,6 +82,87 @@ def test_an_identity_that_is_not_understood_is_refused(content: bytes) -> None:
         opened(disk)
 
 
+def test_logs_that_are_not_mounted_are_not_taken_for_empty_ones() -> None:
+    disk = new_disk()
+    directory = opened(disk)
+    disk.rename(directory.logs_path, f"{PATH}/elsewhere")
+    for _ in range(2):
+        with pytest.raises(CorruptData, match="is not the folder that the records were written to"):
+            opened(disk)
+        disk.make_folder(directory.logs_path)  # as an empty disk is mounted there
+    disk.remove_folder(directory.logs_path)
+    disk.rename(f"{PATH}/elsewhere", directory.logs_path)
+    assert opened(disk).identity == directory.identity
+
+
+def test_logs_of_another_data_directory_are_refused() -> None:
+    disk = new_disk()
+    directory = opened(disk)
+    disk.store([Stored(f"{directory.logs_path}/directory-id", b"another")])
+    with pytest.raises(CorruptData, match="holds the records of another data directory"):
+        opened(disk)
+
+
+@pytest.mark.parametrize("has_logs", [False, True])
+def test_a_data_directory_from_before_the_mark_gets_it_once(has_logs: bool) -> None:
+    disk = new_disk()
+    disk.make_folder(f"{PATH}/logs/orders-0" if has_logs else PATH)
+    before = b'{"format":1,"cluster_id":"c","node_id":1,"directory_id":"d"}'
+    disk.store([Stored(f"{PATH}/penstock.json", before)])
+    assert opened(disk).identity.directory_id == "d"
+    assert disk.read_file(f"{PATH}/logs/directory-id") == b"d"
+    disk.remove(f"{PATH}/logs/directory-id")
+    with pytest.raises(CorruptData):
+        opened(disk)
+
+
+def test_a_start_that_was_stopped_by_a_power_failure_leaves_a_directory_that_opens() -> None:
+    """Whether or not the mark got there: nothing says so before it is durable."""
+    disk = new_disk()
+    disk.make_folder(f"{PATH}/logs")
+    disk.store([Stored(f"{PATH}/logs/directory-id", b"of a process that died before it had an identity")])
+    first = opened(disk).identity
+    assert opened(disk).identity == first
+
+
+def test_a_damaged_folder_is_kept_once() -> None:
+    disk = new_disk()
+    directory = opened(disk)
+    orders = TopicPartition("orders", 0)
+    for number in (1, 2):
+        disk.make_folder(directory.folder_of(orders))
+        disk.open(f"{directory.folder_of(orders)}/file {number}", create=True)
+        assert directory.set_aside_damaged(orders) == f"{PATH}/strays/orders-0.damaged"
+        assert disk.list_folder(f"{PATH}/strays/orders-0.damaged") == [f"file {number}"]
+    assert disk.list_folder(f"{PATH}/strays") == ["orders-0.damaged"]
+    assert directory.partitions_on_disk() == []
+
+
+def test_the_starts_since_the_last_admitted_one_are_known() -> None:
+    disk = new_disk()
+    directory = opened(disk)
+    assert directory.begin_start("a", admitted="") == ("a",)
+    assert directory.begin_start("b", admitted="") == ("a", "b")
+    disk.disk.lose_power()
+    directory = opened(disk.disk.mount())
+    assert directory.begin_start("c", admitted="b") == ("b", "c")
+    assert directory.begin_start("d", admitted="of a later copy") == ("b", "c", "d")
+    for number in range(3 * START_IDS_MAX):
+        known = directory.begin_start(f"{number}", admitted="b")
+        assert known[0] == "b"
+        assert known[-1] == f"{number}"
+    assert len(known) == START_IDS_MAX + 2
+    assert known[-2] == f"{number - 1}", "the one before this may yet be admitted"
+
+
+def test_a_list_of_starts_that_cannot_be_read_is_refused() -> None:
+    disk = new_disk()
+    directory = opened(disk)
+    disk.store([Stored(f"{PATH}/start-ids.json", b"[1")])
+    with pytest.raises(CorruptData, match=r"start-ids\.json cannot be read"):
+        directory.begin_start("a", admitted="")
+
+
 def test_the_mark_of_a_clean_stop_is_taken_once() -> None:
     directory = opened(new_disk())
     assert not directory.take_clean_mark()
@@ -101,11 +184,29 @@ def test_a_doomed_folder_makes_way_for_another_of_its_name() -> None:
     disk = new_disk()
     directory = opened(disk)
     orders = TopicPartition("orders", 0)
-    assert directory.doom(orders, "id") is None
-    disk.make_folder(directory.folder_of(orders))
-    doomed = directory.doom(orders, "id")
-    assert doomed in directory.doomed_folders()
+    assert directory.doom([(orders, "id")]) == []
+    for _ in range(2):
+        disk.make_folder(directory.folder_of(orders))
+        assert directory.doom([(orders, "id")]) == directory.doomed_folders() != []
     assert directory.partitions_on_disk() == []
+
+
+def test_what_was_being_removed_is_whole_or_gone_after_a_loss_of_power() -> None:
+    """A log that lacks its first segment would be one that starts later."""
+    names = ["00000000000000000000.log", "00000000000000000053.log"]
+    for seed in range(40):
+        disk = new_disk(seed)
+        directory = opened(disk)
+        folder = directory.folder_of(TopicPartition("orders", 0))
+        disk.make_folder(folder)
+        disk.store([Stored(f"{folder}/{name}", b"batches") for name in names])
+        disk.sync((), [folder, directory.logs_path])
+        doomed = directory.doom([(TopicPartition("orders", 0), "id")])
+        assert doomed
+        directory.remove_doomed(doomed)
+        disk.disk.lose_power()
+        after = disk.disk.mount()
+        assert not after.exists(folder) or sorted(after.list_folder(folder)) == names
 
 
 def test_a_name_that_was_not_checked_never_becomes_a_path() -> None:
@@ -121,3 +222,19 @@ def test_a_directory_in_use_is_locked_until_it_is_released(tmp_path: Path) -> No
         FolderLock(str(tmp_path))
     lock.release()
     FolderLock(str(tmp_path)).release()
+
+
+def test_a_lock_has_the_name_of_the_one_before_it_and_that_of_a_copy_has_another(tmp_path: Path) -> None:
+    folder, copy = tmp_path / "data", tmp_path / "copy"
+    folder.mkdir()
+    first = FolderLock(str(folder))
+    shutil.copytree(folder, copy)
+    other = FolderLock(str(copy))
+    assert first.mark
+    assert first.mark != other.mark
+    mark = first.mark
+    first.release()
+    other.release()
+    again = FolderLock(str(folder))
+    assert again.mark == mark
+    again.release()

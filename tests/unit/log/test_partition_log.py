@@ -75,6 +75,26 @@ def test_a_full_disk_leaves_nothing_of_a_batch_and_writing_goes_on_with_room(roo
     assert len(batches(reopened(disk).log)) == 2
 
 
+def test_what_a_full_disk_left_of_a_batch_does_not_come_back_behind_the_end_of_a_segment() -> None:
+    """It was cut off again, and nobody synced that: nothing else was written to that segment."""
+    for seed in range(20):
+        disk = new_disk(seed)
+        log = new_log(disk)
+        append(log, [b"before"])
+        flush(log)
+        disk.disk.room_bytes = 60
+        with pytest.raises(StorageFull):
+            append(log, [bytes(200)])
+        disk.disk.room_bytes = 10_000
+        sealed = log.active
+        log.roll()
+        append(log, [b"after"])
+        assert sealed.dirty, "the cut is synced with what follows"
+        flush(log)
+        disk.disk.lose_power()
+        assert len(batches(reopened(disk.disk.mount()).log)) == 2
+
+
 def test_a_disk_that_is_full_before_the_first_batch_is_no_reason_to_lose_the_folder() -> None:
     disk = new_disk()
     log = new_log(disk)

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.errors import CorruptData, StorageFailed
 from penstock.log.reading import ColdRead
-from penstock.log.recovery import truncate_to
+from penstock.log.truncation import truncate_to
 from penstock.protocol.batches import parse_header
 from penstock.types import LeaderEpoch, Offset
 from tests.unit.log.log_support import (
@@ -147,7 +147,7 @@ def test_entries_of_cut_records_do_not_stay_behind_in_an_index_file() -> None:
     for _ in range(40):
         append(log, [bytes(90)])
     checkpoint(log)
-    log = truncate_to(log, Offset(5))
+    truncate_to(log, Offset(5))
     for _ in range(60):
         append(log, [bytes(37)])
     checkpoint(log)
@@ -175,7 +175,7 @@ def test_an_epoch_that_began_again_after_a_truncation_keeps_its_true_start() -> 
         append(log, [b"x"], epoch=1 if number < 8 else 5)
         if number in (3, 9):
             checkpoint(log)
-    log = truncate_to(log, Offset(6))
+    truncate_to(log, Offset(6))
     append(log, [b"y"], epoch=5)
     flush(log)
     log = reopened(disk).log

@@ -1,86 +1,54 @@
 """The image: kept current it equals one read afresh, and what cannot be is refused."""
 
-from collections.abc import Iterable
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.controller.topics import (
-    Decision,
-    NewTopic,
-    TopicDefaults,
-    TopicRequest,
     alter_broker_config,
     alter_topic_config,
     bump_leader_epochs,
-    create_topic,
     delete_topic,
     grow_topic,
     next_producer_id_block,
     register_broker,
 )
 from penstock.errors import CorruptData
-from penstock.host.metadata_store import Change, Committed, Delete, Entry, Put, Snapshot
+from penstock.host.metadata_store import Change, Delete, DeleteAll, Entry, Put, Snapshot
 from penstock.metadata.image import (
-    ClusterImage,
+    Controller,
     Endpoint,
     Grown,
+    PartitionChange,
     PartitionState,
     TopicChanges,
     apply,
+    changed_partitions,
     changed_topics,
     image_of,
 )
-from penstock.metadata.keys import Keys
-from penstock.metadata.sqlite import MEMORY, SqliteStore
-from penstock.metadata.values import PartitionValue, TopicValue, encode
+from penstock.metadata.values import ControllerValue, LiveValue, PartitionValue, TopicValue, encode
 from penstock.types import TopicId
+from tests.unit.controller.controller_support import CLUSTER, EMPTY, KEYS, StoredCluster, accept_any
 
-CLUSTER = "c"
-KEYS = Keys(CLUSTER)
-EMPTY = ClusterImage(cluster_id=CLUSTER)
 ID = TopicId(b"abcdefghijklmnop")
 ID_TEXT = "YWJjZGVmZ2hpamtsbW5vcA"
 
 
-def accept_any(overrides: object) -> None:
-    """Every setting may hold every value."""
-
-
-class Cluster:
-    """A store and the image of it, kept current the way the broker does."""
+class Cluster(StoredCluster):
+    """With one embedded broker."""
 
     def __init__(self) -> None:
-        self.store = SqliteStore(MEMORY)
-        self.image = EMPTY
-        self._ids = 1
+        super().__init__()
         self.commit(register_broker(self.image, 1, rack=None, endpoints={"PLAINTEXT": Endpoint("h", 9092)}))
 
-    def commit(self, decision: Decision) -> None:
-        outcome = self.store.transact(decision.compares, decision.changes)
-        assert isinstance(outcome, Committed)
-        self.image = apply(self.image, decision.changes, outcome.revision)
-
-    def create(self, name: str, partitions: int = 1) -> None:
-        self._ids += 1
-        new = NewTopic(TopicId(self._ids.to_bytes(16, "big")), created_ms=7)
-        request = TopicRequest(name=name, partitions=partitions)
-        defaults = TopicDefaults(partitions=1, replication_factor=1)
-        self.commit(create_topic(self.image, request, new, defaults=defaults, validate_overrides=accept_any))
-
-    def read_afresh(self) -> ClusterImage:
-        return image_of(self.store.read(KEYS.prefix), CLUSTER)
-
-    def close(self) -> None:
-        self.store.close()
+    def make(self, name: str, partitions: int = 1) -> None:
+        self.create(name, partitions, 1)
 
 
 @pytest.fixture
-def cluster() -> Iterable[Cluster]:
-    cluster = Cluster()
-    yield cluster
-    cluster.close()
+def cluster() -> Cluster:
+    return Cluster()
 
 
 def partition(leader: int = 1, replicas: tuple[int, ...] = (1,), isr: tuple[int, ...] = (1,)) -> bytes:
@@ -117,8 +85,8 @@ def test_the_broker_with_the_lowest_id_is_the_controller(cluster: Cluster) -> No
 
 
 def test_an_older_image_is_not_disturbed_and_shares_what_did_not_change(cluster: Cluster) -> None:
-    cluster.create("a")
-    cluster.create("b")
+    cluster.make("a")
+    cluster.make("b")
     before = cluster.image
     cluster.commit(grow_topic(cluster.image, "a", 3))
     assert len(before.topics["a"].partitions) == 1
@@ -128,7 +96,7 @@ def test_an_older_image_is_not_disturbed_and_shares_what_did_not_change(cluster:
 
 
 def test_a_change_to_one_partition_leaves_the_others_as_they_were(cluster: Cluster) -> None:
-    cluster.create("a", partitions=3)
+    cluster.make("a", partitions=3)
     before = cluster.image.topics["a"]
     change = Put(KEYS.partition(before.id, 1), partition(leader=-1, isr=()))
     after = apply(cluster.image, [change], 99).topics["a"]
@@ -139,7 +107,7 @@ def test_a_change_to_one_partition_leaves_the_others_as_they_were(cluster: Clust
 
 def test_changes_are_told_by_kind(cluster: Cluster) -> None:
     for name in ("kept", "grown", "configured", "both", "gone", "again"):
-        cluster.create(name)
+        cluster.make(name)
     before = cluster.image
     cluster.commit(grow_topic(cluster.image, "grown", 2))
     cluster.commit(alter_topic_config(cluster.image, "configured", {"a": "b"}, accept_any))
@@ -147,8 +115,8 @@ def test_changes_are_told_by_kind(cluster: Cluster) -> None:
     cluster.commit(alter_topic_config(cluster.image, "both", {"a": "b"}, accept_any))
     cluster.commit(delete_topic(cluster.image, name="gone"))
     cluster.commit(delete_topic(cluster.image, name="again"))
-    cluster.create("again")
-    cluster.create("a-new-one")
+    cluster.make("again")
+    cluster.make("a-new-one")
     cluster.commit(bump_leader_epochs(cluster.image))
     after = cluster.image
     assert changed_topics(before, after) == TopicChanges(
@@ -161,7 +129,7 @@ def test_changes_are_told_by_kind(cluster: Cluster) -> None:
 
 
 def test_a_topic_replaced_in_one_transaction_has_only_its_new_partitions(cluster: Cluster) -> None:
-    cluster.create("t", partitions=2)
+    cluster.make("t", partitions=2)
     old = cluster.image.topics["t"]
     changes: list[Change] = [
         Put(KEYS.topic("t"), topic(1)),
@@ -182,12 +150,7 @@ PART = KEYS.partition
     ("puts", "sentence"),
     [
         ([Put(KEYS.topic("t"), topic(2)), Put(PART(ID, 0), partition())], "topics/t: it says 2 partitions"),
-        (
-            [Put(KEYS.topic("t"), topic(1)), Put(PART(ID, 0), partition()), Put(PART(ID, 1), partition())],
-            "topics/t: it says 1 partitions",
-        ),
         ([Put(KEYS.topic("t"), topic(1)), Put(PART(ID, 1), partition())], "topics/t: it says 1 partitions"),
-        ([Put(PART(ID, 3), partition())], f"partitions/{ID_TEXT}/3: it has no topic"),
         ([Put(KEYS.topic("t"), topic(1, "short"))], "topics/t: 'short' is not a topic id"),
         ([Put(PART(ID, 0), partition(leader=2))], "its leader 2 holds no replica"),
         ([Put(PART(ID, 0), partition(isr=(1, 2)))], "in sync that holds no replica"),
@@ -209,9 +172,82 @@ def test_two_topics_with_one_id_are_corrupt(cluster: Cluster) -> None:
 
 
 def test_a_partition_deleted_on_its_own_is_corrupt(cluster: Cluster) -> None:
-    cluster.create("t", partitions=2)
+    cluster.make("t", partitions=2)
     with pytest.raises(CorruptData, match="topics/t: it says 2 partitions"):
         apply(cluster.image, [Delete(KEYS.partition(cluster.image.topics["t"].id, 1))], 50)
+
+
+def test_partitions_count_when_their_topic_says_so() -> None:
+    """They are written first: a transaction does not hold all of them."""
+    image = EMPTY
+    for index in (1, 0, 2):
+        image = apply(image, [Put(PART(ID, index), partition())], 10 + index)
+        assert not image.topics
+        assert image.partition_count == 0
+    image = apply(image, [Put(KEYS.topic("t"), topic(2))], 20)
+    assert [state.revision for state in image.topics["t"].partitions] == [10, 11]
+    image = apply(image, [Put(KEYS.topic("t"), topic(3))], 21)
+    assert [state.revision for state in image.topics["t"].partitions] == [10, 11, 12]
+    assert not image.prepared
+    assert image.partition_count == 3
+
+
+def test_what_was_prepared_and_deleted_is_gone() -> None:
+    image = apply(EMPTY, [Put(PART(ID, 0), partition()), Put(PART(ID, 1), partition())], 10)
+    assert not apply(image, [Delete(PART(ID, 0)), Delete(PART(ID, 1))], 11).prepared
+    assert not apply(image, [DeleteAll(KEYS.partitions(ID))], 11).prepared
+    shown = apply(image, [Put(KEYS.topic("t"), topic(1))], 11)
+    assert list(shown.prepared[ID]) == [1]
+    gone = apply(shown, [Delete(KEYS.topic("t")), DeleteAll(KEYS.partitions(ID))], 12)
+    assert not gone.topics
+    assert not gone.prepared
+
+
+def test_a_broker_is_admitted_by_the_revision_of_its_session() -> None:
+    cluster = StoredCluster()
+    cluster.join(1)
+    broker = cluster.image.brokers[1]
+    assert (broker.is_alive, broker.is_admitted, broker.live_epoch) == (True, False, 1)
+    cluster.store.transact((), [Put(KEYS.controller, encode(ControllerValue(1)))])
+    cluster.image = cluster.read_afresh()
+    assert cluster.image.controller == Controller(1, term=2)
+    cluster.admit(1)
+    assert cluster.image.brokers[1].is_admitted
+    assert cluster.image.admitted == {1}
+    # The same broker in another session is another epoch.
+    again = Put(KEYS.live(1), encode(LiveValue("second", "disk of 1")))
+    image = apply(cluster.image, [again], 9)
+    assert (image.brokers[1].is_alive, image.admitted) == (True, frozenset())
+    image = apply(image, [Delete(KEYS.live(1)), Delete(KEYS.controller)], 10)
+    assert (image.brokers[1].is_alive, image.controller, image.controller_id) == (False, None, -1)
+
+
+def test_changes_of_partitions_are_told_one_by_one(cluster: Cluster) -> None:
+    for name in ("same", "grown", "gone", "again"):
+        cluster.make(name, partitions=3)
+    before = cluster.image
+    key = KEYS.partition(before.topics["same"].id, 1)
+    assert changed_partitions(before, apply(before, [], 98)) == []
+    after = apply(before, [Put(key, partition(leader=-1))], 99)
+    assert changed_partitions(before, after) == [
+        PartitionChange(after.topics["same"], before.partition("same", 1), after.partition("same", 1))
+    ]
+    cluster.commit(grow_topic(cluster.image, "grown", 4))
+    cluster.commit(delete_topic(cluster.image, name="gone"))
+    cluster.commit(delete_topic(cluster.image, name="again"))
+    cluster.commit(alter_topic_config(cluster.image, "same", {"a": "b"}, accept_any))
+    cluster.make("again")
+    found = changed_partitions(before, cluster.image)
+    assert sorted((change.topic.name, change.before is None, change.after is None) for change in found) == [
+        ("again", False, True),
+        ("again", False, True),
+        ("again", False, True),
+        ("again", True, False),
+        ("gone", False, True),
+        ("gone", False, True),
+        ("gone", False, True),
+        ("grown", True, False),
+    ]
 
 
 NAMES = st.sampled_from(["a", "b", "c.d", "e-f"])
@@ -223,6 +259,7 @@ STEPS = st.one_of(
     st.tuples(st.just("bump"), st.just(""), st.just(0)),
     st.tuples(st.just("producer ids"), st.just(""), st.just(0)),
     st.tuples(st.just("register"), st.just("rack"), st.integers(1, 3)),
+    st.tuples(st.just("prepare"), NAMES, st.integers(0, 4)),
 )
 
 
@@ -232,7 +269,7 @@ def take(cluster: Cluster, step: tuple[str, str, int]) -> None:
     overrides = {"retention.ms": "1"} if number == 1 else {}
     match action:
         case "create or grow" if known is None:
-            cluster.create(name, number)
+            cluster.make(name, number)
         case "create or grow" if known is not None:
             cluster.commit(grow_topic(cluster.image, name, len(known.partitions) + number))
         case "delete" if known is not None:
@@ -246,6 +283,13 @@ def take(cluster: Cluster, step: tuple[str, str, int]) -> None:
             cluster.commit(bump_leader_epochs(cluster.image))
         case "producer ids":
             cluster.commit(next_producer_id_block(cluster.image).decision)
+        case "prepare":
+            topic_id = ID if known is None else known.id
+            index = number if known is None else len(known.partitions) + number
+            changes = [Put(KEYS.partition(topic_id, index), partition())]
+            revision = cluster.store.transact((), changes)
+            assert revision is not None
+            cluster.image = apply(cluster.image, changes, revision)
         case "register":
             cluster.commit(register_broker(cluster.image, number, rack=name, endpoints={}))
 
@@ -261,4 +305,3 @@ def test_an_image_kept_current_equals_one_read_afresh(steps: list[tuple[str, str
     assert changed_topics(EMPTY, cluster.image).created == tuple(
         cluster.image.topics[name] for name in sorted(cluster.image.topics)
     )
-    cluster.close()

@@ -8,8 +8,10 @@ from penstock.errors import CorruptData
 from penstock.metadata.keys import (
     BrokerConfigKey,
     BrokerKey,
+    ControllerKey,
     GroupConfigKey,
     Keys,
+    LiveKey,
     PartitionKey,
     ProducerIdsKey,
     TopicKey,
@@ -27,6 +29,8 @@ def test_the_layout_is_as_documented() -> None:
     assert KEYS.topic("orders.eu_1") == "/penstock/cluster-1/topics/orders.eu_1"
     assert KEYS.partition(ID, 12) == "/penstock/cluster-1/partitions/AAECAwQFBgcICQoLDA0ODw/12"
     assert KEYS.broker(3) == "/penstock/cluster-1/brokers/3"
+    assert KEYS.live(3) == "/penstock/cluster-1/live/3"
+    assert KEYS.controller == "/penstock/cluster-1/controller"
     assert KEYS.broker_config(3) == "/penstock/cluster-1/configs/broker/3"
     assert KEYS.broker_config(None) == "/penstock/cluster-1/configs/broker/default"
     assert KEYS.group_config("a/b") == "/penstock/cluster-1/configs/group/a%2Fb"
@@ -60,6 +64,8 @@ def test_the_other_keys_read_back() -> None:
     assert KEYS.parse(KEYS.broker_config(None)) == BrokerConfigKey(None)
     assert KEYS.parse(KEYS.group_config("a/b ü")) == GroupConfigKey("a/b ü")
     assert KEYS.parse(KEYS.producer_ids) == ProducerIdsKey()
+    assert KEYS.parse(KEYS.live(7)) == LiveKey(7)
+    assert KEYS.parse(KEYS.controller) == ControllerKey()
 
 
 def test_keys_of_other_parts_are_passed_over() -> None:
@@ -79,6 +85,9 @@ def test_keys_of_other_parts_are_passed_over() -> None:
         "brokers/-1",
         "brokers/x",
         "brokers/1/live",
+        "live/01",
+        "live",
+        "controller/1",
         "configs/broker/",
         "configs/broker/1/2",
         "producer_ids/other",

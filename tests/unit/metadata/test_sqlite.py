@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import CorruptData, StorageFailed, StorageFull
-from penstock.host.metadata_store import Committed, Compare, Conflict, Delete, Entry, MetadataStore, Put
+from penstock.host.metadata_store import Committed, Compare, Conflict, Delete, Entry, Put, SessionId
 from penstock.metadata.sqlite import MEMORY, SqliteStore
 
 
@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> str:
 
 
 @contextmanager
-def opened(path: str) -> Iterator[MetadataStore]:
+def opened(path: str) -> Iterator[SqliteStore]:
     store = SqliteStore(path)
     try:
         yield store
@@ -47,8 +47,8 @@ def test_what_one_transaction_writes_has_one_revision() -> None:
 def test_a_moved_revision_is_a_conflict_and_changes_nothing() -> None:
     with opened(MEMORY) as store:
         store.transact([Compare("a", 0)], [Put("a", b"1")])
-        assert store.transact([Compare("a", 0)], [Put("b", b"2")]) == Conflict()
-        assert store.transact([Compare("a", 1), Compare("c", 1)], [Delete("a")]) == Conflict()
+        assert store.transact([Compare("a", 0)], [Put("b", b"2")]) == Conflict(1)
+        assert store.transact([Compare("a", 1), Compare("c", 1)], [Delete("a")]) == Conflict(1)
         assert store.read("") == (1, {"a": Entry(b"1", 1)})
         assert store.transact([Compare("a", 1)], [Delete("a")]) == Committed(2)
 
@@ -56,8 +56,8 @@ def test_a_moved_revision_is_a_conflict_and_changes_nothing() -> None:
 def test_a_transaction_that_changes_nothing_keeps_the_revision() -> None:
     with opened(MEMORY) as store:
         store.transact([], [Put("a", b"1")])
-        assert store.transact([Compare("a", 1)], []) == Committed(1)
-        assert store.transact([], [Delete("absent")]) == Committed(1)
+        assert store.transact([Compare("a", 1)], []) == Committed(1, has_changed=False)
+        assert store.transact([], [Delete("absent")]) == Committed(1, has_changed=False)
 
 
 def test_reading_a_prefix_stops_at_its_end() -> None:
@@ -101,7 +101,6 @@ def test_closing_twice_is_harmless(path: str) -> None:
 
 def test_every_commit_is_synced(path: str) -> None:
     with opened(path) as store:
-        assert isinstance(store, SqliteStore)
         assert store._value("PRAGMA synchronous") == 2
         assert store._value("PRAGMA journal_mode") == "wal"
 
@@ -115,7 +114,6 @@ def test_ten_thousand_puts_are_one_revision(path: str) -> None:
 def test_a_copy_taken_inside_a_transaction_shows_none_of_it(path: str, tmp_path: Path) -> None:
     """The cache is made so small that the open transaction is already in the write-ahead log."""
     with opened(path) as store:
-        assert isinstance(store, SqliteStore)
         store.transact([], [Put("before", b"1")])
         store._connection.execute("PRAGMA cache_size = 1")
         with store._transaction("BEGIN IMMEDIATE"):
@@ -156,7 +154,6 @@ def test_what_was_committed_before_a_kill_is_there_afterwards(path: str) -> None
 
 def test_a_full_disk_changes_nothing_and_writing_may_go_on(path: str) -> None:
     with opened(path) as store:
-        assert isinstance(store, SqliteStore)
         store.transact([], [Put("a", b"1")])
         store._connection.execute("PRAGMA max_page_count = 10")
         with pytest.raises(StorageFull, match=r"metadata\.sqlite"):
@@ -251,3 +248,25 @@ def test_a_file_left_by_a_crash_during_creation_is_new(path: str) -> None:
     other.close()
     with opened(path) as store:
         assert store.transact([], [Put("a", b"1")]) == Committed(1)
+
+
+def test_keys_of_a_session_that_a_crash_left_behind_go_at_the_next_opening(path: str) -> None:
+    with opened(path) as store:
+        store.transact([], [Put("live", b"", SessionId(1)), Put("stays", b"")])
+    with opened(path) as store:
+        assert store.read("") == (2, {"stays": Entry(b"", 1)})
+        assert store.opened_at_revision == 2
+    with opened(path) as store:
+        assert store.opened_at_revision == 2
+
+
+def test_a_store_from_before_sessions_can_hold_them(path: str) -> None:
+    with opened(path) as store:
+        store.transact([], [Put("a", b"1")])
+    older = sqlite3.connect(path)
+    older.execute("DROP TABLE session_keys")
+    older.close()
+    with opened(path) as store:
+        store.transact([], [Put("live", b"", SessionId(1))])
+        assert store.end_session(SessionId(1)) == (3, (Delete("live"),))
+        assert store.read("") == (3, {"a": Entry(b"1", 1)})

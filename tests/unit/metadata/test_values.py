@@ -11,7 +11,10 @@ from penstock.errors import CorruptData
 from penstock.metadata.values import (
     BrokerConfigValue,
     BrokerValue,
+    ControllerValue,
+    Document,
     EndpointValue,
+    LiveValue,
     PartitionValue,
     ProducerIdsValue,
     TopicValue,
@@ -31,21 +34,77 @@ def test_a_topic_reads_back(overrides: dict[str, str]) -> None:
 
 
 def test_the_other_values_read_back() -> None:
-    broker = BrokerValue(rack="r1", endpoints={"PLAINTEXT": EndpointValue("localhost", 9092)})
+    broker = BrokerValue(rack="r1", endpoints={"PLAINTEXT": EndpointValue("localhost", 9092)}, start_id="s")
     config = BrokerConfigValue({"log.retention.ms": "5"})
+    moving = PartitionValue(
+        replicas=(1, 2, 3),
+        leader=-1,
+        leader_epoch=4,
+        isr=(),
+        partition_epoch=9,
+        elr=(1,),
+        last_known_elr=(2,),
+        adding=(3,),
+        removing=(2,),
+        is_recovering=True,
+        min_isr_changes=5,
+    )
+    live = LiveValue(
+        "i",
+        "d",
+        clean_epoch=7,
+        flushes_before_ack=False,
+        start_id="s",
+        lock="l",
+        has_lost_all=True,
+        lost={"t": (0, 2)},
+    )
     assert decode(PartitionValue, KEY, encode(PARTITION)) == PARTITION
+    assert decode(PartitionValue, KEY, encode(moving)) == moving
+    assert decode(LiveValue, KEY, encode(live)) == live
+    assert decode(ControllerValue, KEY, encode(ControllerValue(3))) == ControllerValue(3)
     assert decode(BrokerValue, KEY, encode(broker)) == broker
     assert decode(BrokerConfigValue, KEY, encode(config)) == config
     assert decode(ProducerIdsValue, KEY, encode(ProducerIdsValue(2**62))) == ProducerIdsValue(2**62)
 
 
 def test_every_value_says_its_version() -> None:
-    assert json.loads(encode(PARTITION))["version"] == 1
+    assert json.loads(encode(PARTITION))["version"] == 2
+    assert json.loads(encode(ProducerIdsValue(0)))["version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (
+            b'{"version":1,"replicas":[1,2],"leader":1,"leader_epoch":4,"isr":[1],"partition_epoch":9}',
+            PARTITION,
+        ),
+        (
+            b'{"version":1,"rack":"r1","endpoints":{"PLAINTEXT":{"host":"localhost","port":9092}}}',
+            BrokerValue("r1", {"PLAINTEXT": EndpointValue("localhost", 9092)}),
+        ),
+        (
+            b'{"version":1,"topic_id":"AAAAAAAAAAAAAAAAAAAAAA","partitions":3,"internal":false,'
+            b'"created_ms":5,"overrides":{"a":"b"}}',
+            TopicValue("A" * 22, 3, internal=False, created_ms=5, overrides={"a": "b"}),
+        ),
+        (b'{"version":1,"overrides":{"a":"b"}}', BrokerConfigValue({"a": "b"})),
+    ],
+)
+def test_what_an_older_release_wrote_is_read_as_the_newest(data: bytes, value: Document) -> None:
+    assert decode(type(value), KEY, data) == value
+
+
+def test_an_older_document_has_no_newer_fields() -> None:
+    data = b'{"version":1,"replicas":[1],"leader":1,"leader_epoch":4,"isr":[1],"partition_epoch":9,"elr":[]}'
+    with pytest.raises(CorruptData, match="unknown field `elr`"):
+        decode(PartitionValue, KEY, data)
 
 
 def test_a_newer_version_is_refused_by_its_number_although_its_fields_differ() -> None:
-    data = b'{"version":2,"replicas":[[1,2]],"elr":[]}'
-    with pytest.raises(CorruptData, match=f"metadata key {KEY}: version 2 is not known"):
+    data = b'{"version":3,"replicas":[[1,2]],"elr":[]}'
+    with pytest.raises(CorruptData, match=f"metadata key {KEY}: version 3 is not known"):
         decode(PartitionValue, KEY, data)
 
 

@@ -6,9 +6,12 @@ import pytest
 
 from penstock.config.broker import BrokerConfig
 from penstock.errors import ApiError, ErrorCode
+from penstock.host.disk import Stored
 from penstock.log.data_directory import DataDirectory, open_directory
+from penstock.log.recovery import Recovered
 from penstock.metadata.image import ClusterImage, PartitionState, Topic
-from penstock.replication.manager import Partitions
+from penstock.metadata.keys import topic_id_text
+from penstock.replication.manager import Lost, Partitions
 from penstock.replication.partition import Partition
 from penstock.sim.disk import Mount
 from penstock.types import NodeId, TopicId, TopicPartition
@@ -52,6 +55,10 @@ def opened(disk: Mount, cluster: ClusterImage) -> tuple[Partitions, list[Partiti
 def write_and_sync(partition: Partition | None) -> None:
     assert partition is not None
     partition.append(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
+    sync(partition)
+
+
+def sync(partition: Partition) -> None:
     plan = partition.log.begin_flush()
     partition.log.disk.sync(plan.files, plan.folders)
     partition.flushed(plan)
@@ -120,8 +127,7 @@ def test_a_deleted_topic_makes_way_for_another_of_its_name() -> None:
     disk = written_by_the_first_topic()
     made, (partition,) = opened(disk, FIRST)
     (gone,) = made.follow(FIRST, NOTHING, BrokerConfig.of())
-    folder = directory_on(disk).doom(gone.name, gone.topic_id)
-    assert folder is not None
+    (folder,) = directory_on(disk).doom([gone])
     assert disk.exists(folder)
     assert partition.offline is not None
     assert partition.offline.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -141,3 +147,87 @@ def test_a_failed_disk_takes_no_writes_for_partitions_made_later_either() -> Non
     assert partition is not None
     with pytest.raises(ApiError, match="the disk broke"):
         write_and_sync(partition)
+
+
+def opened_in_a_cluster(disk: Mount) -> tuple[Partitions, list[tuple[Partition, Recovered | Lost]]]:
+    made = partitions_in(directory_on(disk))
+    made.others_may_have_it = True
+    found = list(made.open_all(FIRST))
+    for partition, _ in found:
+        sync(partition)
+    return made, found
+
+
+def listed(made: Partitions, disk: Mount) -> None:
+    disk.store([directory_on(disk).inventory_file(made.inventory())])
+
+
+LOST = {topic_id_text(FIRST_ID): [0]}
+
+
+@pytest.mark.parametrize("leaves_folder", [False, True])
+def test_a_folder_that_was_there_and_is_gone_is_lost(leaves_folder: bool) -> None:
+    disk = written_by_the_first_topic()
+    made, ((_, found),) = opened_in_a_cluster(disk)
+    assert (made.lost, made.inventory(), isinstance(found, Recovered)) == ({}, LOST, True)
+    listed(made, disk)
+    disk.remove_folder("data/logs/orders-0")
+    if leaves_folder:
+        disk.make_folder("data/logs/orders-0")
+    for _ in range(2):  # the list stays until the cluster knows
+        made, ((partition, found),) = opened_in_a_cluster(disk)
+        assert made.lost == LOST
+        assert isinstance(found, Lost)
+        assert found.reason == "data/logs/orders-0 was there, and is gone"
+        assert partition.offline is None, "it begins anew"
+        assert made.inventory() == {}
+
+
+def test_a_partition_that_was_never_written_is_not_lost() -> None:
+    disk = new_disk()
+    made, found = opened_in_a_cluster(disk)
+    assert (made.inventory(), found) == ({}, [])
+    listed(made, disk)
+    made, _ = opened_in_a_cluster(disk)
+    assert made.lost == {}
+
+
+def test_what_is_not_yet_durable_is_not_listed() -> None:
+    """A crash would take its folder, and it would be missed."""
+    made, _ = opened_in_a_cluster(new_disk())
+    partition = made.find("orders", 0)
+    assert partition is not None
+    partition.append(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
+    births = made.births
+    assert made.inventory() == {}
+    write_and_sync(partition)
+    assert made.inventory() == LOST
+    assert made.births > births
+
+
+def test_the_folder_of_a_topic_that_is_gone_is_not_missed() -> None:
+    disk = written_by_the_first_topic()
+    made, _ = opened_in_a_cluster(disk)
+    listed(made, disk)
+    disk.remove_folder("data/logs/orders-0")
+    again = partitions_in(directory_on(disk))
+    again.others_may_have_it = True
+    assert list(again.open_all(SECOND)) == []
+    assert again.lost == {}
+
+
+@pytest.mark.parametrize("in_cluster", [False, True])
+def test_a_damaged_copy_begins_anew_where_others_may_have_it(in_cluster: bool) -> None:
+    disk = written_by_the_first_topic()
+    disk.store([Stored("data/logs/orders-0/00000000000000000005.snapshot", b"of records that are gone")])
+    made = partitions_in(directory_on(disk))
+    made.others_may_have_it = in_cluster
+    ((partition, found),) = made.open_all(FIRST)
+    assert isinstance(found, Lost)
+    assert (partition.offline is None) == in_cluster
+    assert made.lost == (LOST if in_cluster else {})
+    assert found.moved_to == ("data/strays/orders-0.damaged" if in_cluster else None)
+    assert disk.exists("data/logs/orders-0") != in_cluster
+    if in_cluster:
+        write_and_sync(partition)
+        assert opened(disk, FIRST)[1][0].log.log_end_offset == 1

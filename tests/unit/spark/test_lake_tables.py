@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.spark.lake.description import FORMATS, Description, check_folder, make_table, open_table
+from penstock.spark.lake.parquet_table import ParquetTable
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.table import LakeRefused, Recorded
 from penstock.types import TopicPartition
@@ -246,3 +247,18 @@ def test_the_description_of_a_table_is_plain_json(table: TestTable) -> None:
     assert document == {
         "layout": 1, "format": table.form, "partition_by": "day", "time_column": "timestamp",
     }  # fmt: skip
+
+
+def test_files_are_named_where_they_stay_while_a_commit_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = TestTable(tmp_path / "orders", "parquet")
+    batch = table.write(0, records(0, 10))
+    with monkeypatch.context() as patch:  # the commit counts, and its files are still to be moved
+        patch.setattr(ParquetTable, "_publish", lambda self, state: None)
+        assert table.commit(batch)
+    with open_table(table.folder) as reader:
+        (path,) = reader.files()
+    with open_table(table.folder) as writer:
+        writer.compact(1)
+    assert pq.ParquetFile(path).read(["offset"])[0].to_pylist() == list(range(10))

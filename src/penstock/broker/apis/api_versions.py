@@ -10,7 +10,8 @@ Versions
     3  the client names its software; features are listed
     4  features whose lowest level is 0 may be listed; there is none here
 Differs from Kafka
-    Of the features only metadata.version is listed: the others stand for APIs not offered here.
+    Of Kafka's features only metadata.version is listed: the others stand for APIs not offered here. There is
+    penstock.version beside it, the level of the cluster.
 """
 
 import re
@@ -18,6 +19,8 @@ from collections.abc import Callable
 
 from penstock.broker.context import RequestContext
 from penstock.errors import ErrorCode
+from penstock.metadata import levels
+from penstock.metadata.facts import ClusterImage
 from penstock.protocol.messages.api_versions import (
     API_VERSIONS,
     ApiVersion,
@@ -34,32 +37,31 @@ METADATA_VERSION = "metadata.version"
 METADATA_LEVEL_MIN = 7
 METADATA_LEVEL_MAX = 29
 """Kafka 4.2's: tools take from it which release they speak to."""
-FEATURES_EPOCH = 0
-"""Features change with the release only, so there is never a later epoch."""
 SOFTWARE_NAMED_FROM = 3
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class ApiVersions:
-    def __init__(self, supported: Callable[[], Supported]) -> None:
+    def __init__(self, supported: Callable[[], Supported], image: Callable[[], ClusterImage]) -> None:
         self._supported = supported
+        self._image = image
 
     def __call__(self, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
         if context.version >= SOFTWARE_NAMED_FROM and not _is_named_well(request):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        image = self._image()
+        levels_now = {METADATA_VERSION: METADATA_LEVEL_MAX, levels.FEATURE: image.level}
         return ApiVersionsResponse(
             api_keys=[ApiVersion(*entry) for entry in self._supported()],
             supported_features=[
-                SupportedFeatureKey(METADATA_VERSION, METADATA_LEVEL_MIN, METADATA_LEVEL_MAX)
+                SupportedFeatureKey(METADATA_VERSION, METADATA_LEVEL_MIN, METADATA_LEVEL_MAX),
+                SupportedFeatureKey(levels.FEATURE, levels.OLDEST, levels.NEWEST),
             ],
-            finalized_features_epoch=FEATURES_EPOCH,
+            finalized_features_epoch=image.features.revision,
             finalized_features=[
-                FinalizedFeatureKey(
-                    METADATA_VERSION,
-                    max_version_level=METADATA_LEVEL_MAX,
-                    min_version_level=METADATA_LEVEL_MAX,
-                )
+                FinalizedFeatureKey(name, max_version_level=level, min_version_level=level)
+                for name, level in levels_now.items()
             ],
         )
 

@@ -4,7 +4,8 @@ Moves the start of a partition forward. What lies before it is gone at once for 
 disk when its whole segment is.
 
 Behaviour
-    Answered when the new start is on disk, with the start as low watermark.
+    Answered when the new start is on disk and all replicas in sync have it, with the start as low
+    watermark. If that takes longer than timeout_ms, REQUEST_TIMED_OUT: it may be so, and may not stay so.
     Offset -1 stands for the high watermark. An offset below the start changes nothing and is fine.
     Topics that are only compacted are refused with POLICY_VIOLATION, internal ones with
     INVALID_TOPIC_EXCEPTION.
@@ -12,9 +13,10 @@ Behaviour
 Versions
     2  flexible encoding
 Differs from Kafka
-    nothing known; timeout_ms has nothing to wait for while there are no followers
+    It waits for the replicas in sync, where Kafka waits for all that are there.
 """
 
+import asyncio
 from typing import Protocol
 
 from penstock.broker.cluster import Cluster
@@ -29,7 +31,7 @@ from penstock.protocol.messages.delete_records import (
 )
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
-from penstock.types import NO_OFFSET, Offset, TopicPartition
+from penstock.types import NO_OFFSET, NO_TOPIC_ID, Offset, TopicPartition
 
 UP_TO_HIGH_WATERMARK = -1
 
@@ -55,25 +57,27 @@ class DeleteRecords:
             for topic in request.topics
             for partition in topic.partitions
         }
+        ends_at = asyncio.get_running_loop().time() + request.timeout_ms / 1000
+        deleted = {name: await self._deleted(name, offset, context) for name, offset in offsets.items()}
         topics: dict[str, DeleteRecordsTopicResult] = {}
-        for name, offset in offsets.items():
-            result = await self._result(name, offset, context)
+        for name, outcome in deleted.items():
+            result = await _result(name, outcome, ends_at)
             topics.setdefault(name.topic, DeleteRecordsTopicResult(name.topic)).partitions.append(result)
         return DeleteRecordsResponse(topics=list(topics.values()))
 
-    async def _result(
+    async def _deleted(
         self, name: TopicPartition, offset: int, context: RequestContext
-    ) -> DeleteRecordsPartitionResult:
+    ) -> Partition | ErrorCode:
+        """Here, by this broker alone."""
         try:
             partition = self._found(name, context)
             wanted = partition.high_watermark if offset == UP_TO_HIGH_WATERMARK else Offset(offset)
             await self._deleter.delete_before(partition, wanted)
-            start = partition.log.log_start_offset
         except ApiError as refusal:
-            return DeleteRecordsPartitionResult(name.partition, NO_OFFSET, refusal.code)
+            return refusal.code
         except (StorageFull, StorageFailed):
-            return DeleteRecordsPartitionResult(name.partition, NO_OFFSET, ErrorCode.KAFKA_STORAGE_ERROR)
-        return DeleteRecordsPartitionResult(name.partition, start, ErrorCode.NONE)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return partition
 
     def _found(self, name: TopicPartition, context: RequestContext) -> Partition:
         if name.topic in context.denied:
@@ -81,7 +85,7 @@ class DeleteRecords:
         topic = self._cluster.image.topics.get(name.topic)
         partition = self._partitions.find(*name)
         if topic is None or partition is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise self._partitions.not_here(name.topic, NO_TOPIC_ID, name.partition)
         if topic.internal:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name.topic} is internal")
         partition.require_online()
@@ -90,3 +94,33 @@ class DeleteRecords:
         if partition.config.cleanup_policy == {CleanupPolicy.COMPACT}:
             raise ApiError(ErrorCode.POLICY_VIOLATION, f"{name.topic} is only compacted")
         return partition
+
+
+async def _result(
+    name: TopicPartition, deleted: Partition | ErrorCode, ends_at: float
+) -> DeleteRecordsPartitionResult:
+    if isinstance(deleted, ErrorCode):
+        return DeleteRecordsPartitionResult(name.partition, NO_OFFSET, deleted)
+    start = deleted.log.log_start_offset
+    try:
+        await _until_deleted(deleted, start, ends_at)
+    except ApiError as refusal:
+        return DeleteRecordsPartitionResult(name.partition, NO_OFFSET, refusal.code)
+    except TimeoutError:
+        return DeleteRecordsPartitionResult(name.partition, NO_OFFSET, ErrorCode.REQUEST_TIMED_OUT)
+    return DeleteRecordsPartitionResult(name.partition, start, ErrorCode.NONE)
+
+
+async def _until_deleted(partition: Partition, start: Offset, ends_at: float) -> None:
+    """Whoever may lead next begins there, too."""
+    if partition.is_deleted(start):
+        return
+    news = asyncio.Event()
+    partition.replica_waits[news.set] = None
+    try:
+        async with asyncio.timeout_at(ends_at):
+            while not partition.is_deleted(start):
+                news.clear()
+                await news.wait()
+    finally:
+        del partition.replica_waits[news.set]

@@ -23,8 +23,9 @@ from typing import NamedTuple
 from penstock.broker.cluster import Cluster, Decide
 from penstock.broker.context import RequestContext
 from penstock.broker.topic_creation import change_each
+from penstock.controller.decision import Decision
 from penstock.controller.internal_topics import internal_problem
-from penstock.controller.topics import Decision, delete_topic
+from penstock.controller.topics import delete_topic
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import TOPICS_PER_REQUEST_MAX
 from penstock.metadata.image import ClusterImage, Topic

@@ -6,7 +6,7 @@ Behaviour
     Asking for the endpoints of controllers is MISMATCHED_ENDPOINT_TYPE, for those of anything else
     UNSUPPORTED_ENDPOINT_TYPE; neither tells anything about the cluster.
 Versions
-    1  endpoint type       2  fenced brokers may be asked for; none is ever fenced here
+    1  endpoint type       2  fenced brokers may be asked for
 Differs from Kafka
     nothing known
 """
@@ -49,8 +49,12 @@ class DescribeCluster:
             cluster_id=image.cluster_id,
             controller_id=image.controller_id,
             brokers=[
-                DescribeClusterBroker(broker.id, endpoint.host, endpoint.port, broker.rack)
-                for broker, endpoint in reachable(image, context.listener)
+                DescribeClusterBroker(
+                    broker.id, endpoint.host, endpoint.port, broker.rack, not broker.is_admitted
+                )
+                for broker, endpoint in reachable(
+                    image, context.listener, with_fenced=request.include_fenced_brokers
+                )
             ],
             cluster_authorized_operations=operations,
         )

@@ -5,13 +5,15 @@ Tells how much room each partition takes on this broker's disk, and how much is 
 Behaviour
     There is one directory, always listed. A size is that of the partition's .log files.
     Null asks for every partition, an empty list for none; what does not exist is left out.
+    The lag of a replica is how many records it lacked of those that could be read when its leader answered
+    last, -1 if it has not answered yet; that of a leader is 0.
     A directory that failed is listed with KAFKA_STORAGE_ERROR and no partitions.
 Versions
     2  flexible encoding
     3  top-level error: CLUSTER_AUTHORIZATION_FAILED (an empty reply in earlier versions)
     4  total and usable bytes of the file system
 Differs from Kafka
-    nothing known
+    Kafka compares with the high watermark that the replica itself has, and so says 0 of most that are behind.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,6 +33,9 @@ from penstock.protocol.messages.describe_log_dirs import (
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
 from penstock.types import TopicPartition
+
+LAG_UNKNOWN = -1
+"""Kafka's number for it."""
 
 
 class DescribeLogDirs:
@@ -88,6 +93,13 @@ def _by_topic(partitions: Iterable[Partition]) -> list[DescribeLogDirsTopic]:
     topics: dict[str, DescribeLogDirsTopic] = {}
     for partition in partitions:
         topic, index = partition.name
-        entry = DescribeLogDirsPartition(index, partition.log.size_bytes)
+        entry = DescribeLogDirsPartition(index, partition.log.size_bytes, _lag(partition))
         topics.setdefault(topic, DescribeLogDirsTopic(topic)).partitions.append(entry)
     return list(topics.values())
+
+
+def _lag(partition: Partition) -> int:
+    if partition.following is None:
+        return 0
+    behind = partition.following.behind(partition.log.log_end_offset)
+    return LAG_UNKNOWN if behind is None else behind

@@ -21,7 +21,7 @@ from penstock.protocol.messages.describe_producers import (
 )
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
-from penstock.types import TopicPartition
+from penstock.types import NO_TOPIC_ID, TopicPartition
 
 
 class DescribeProducers:
@@ -53,8 +53,12 @@ class DescribeProducers:
         require_legal_name(name.topic)
         partition = self._partitions.find(*name)
         if partition is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {name}.")
+            code = self._partitions.not_here(name.topic, NO_TOPIC_ID, name.partition).code
+            is_elsewhere = code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            detail = "Another broker leads it." if is_elsewhere else f"There is no partition {name}."
+            raise ApiError(code, detail)
         partition.require_online()
+        partition.require_leader()
         return partition
 
 

@@ -20,6 +20,7 @@ from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
 from penstock.broker.topic_view import Brokers, is_legal_name, leader_of, may_describe, offline_replicas
 from penstock.errors import ErrorCode
+from penstock.metadata.durability import eligible
 from penstock.metadata.image import INTERNAL_TOPICS, ClusterImage, PartitionState
 from penstock.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -95,7 +96,10 @@ class _Page:
                 name=name,
                 topic_id=topic.id,
                 is_internal=topic.internal,
-                partitions=[_partition(state, self._image.brokers) for state in states],
+                partitions=[
+                    _partition(state, self._image.brokers, eligible(self._image, topic, state))
+                    for state in states
+                ],
                 topic_authorized_operations=bits,
             )
         )
@@ -112,7 +116,9 @@ def _refused(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic
     return DescribeTopicPartitionsResponseTopic(code, name)
 
 
-def _partition(state: PartitionState, brokers: Brokers) -> DescribeTopicPartitionsResponsePartition:
+def _partition(
+    state: PartitionState, brokers: Brokers, eligible: Sequence[int]
+) -> DescribeTopicPartitionsResponsePartition:
     error_code, leader = leader_of(state, brokers)
     return DescribeTopicPartitionsResponsePartition(
         error_code=error_code,
@@ -121,8 +127,8 @@ def _partition(state: PartitionState, brokers: Brokers) -> DescribeTopicPartitio
         leader_epoch=state.leader_epoch,
         replica_nodes=list(state.replicas),
         isr_nodes=list(state.isr),
-        # Nobody is eligible beyond those in sync, which Kafka says with empty lists, not with null.
-        eligible_leader_replicas=[],
-        last_known_elr=[],
+        # Where nobody is eligible beyond those in sync Kafka says so with empty lists, not with null.
+        eligible_leader_replicas=list(eligible),
+        last_known_elr=list(state.last_known_elr),
         offline_replicas=offline_replicas(state, brokers),
     )

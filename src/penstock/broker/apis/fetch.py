@@ -1,12 +1,15 @@
 """Fetch: api key 1, versions 4 to 17.
 
-Returns stored batches, as they are stored, from the offset asked for up to the high watermark.
+Returns stored batches, as they are stored, from the offset asked for up to the high watermark; to
+followers up to the end of the log, and their offset acknowledges all below it (broker/followers.py).
 
 Behaviour
     waits     until `min_bytes` are there or `max_wait_ms` have passed; an error answers at once
     limits    whole batches; the first partition with data gives at least one, whatever the limit
     sessions  KIP-227: created, continued, forgotten; see broker/fetch_sessions.py
     epochs    a client with another leader epoch is fenced; one whose history differs is told where
+    racks     KIP-392: with replica.selector.class a client is sent to a replica in sync in its rack;
+              followers answer everybody who knows of that, up to the high watermark they know of
 Versions
     7   sessions                     12  flexible; diverging epochs
     9   leader epoch of the client   13  topic ids instead of names
@@ -14,7 +17,6 @@ Versions
 Differs from Kafka
     G11 an unknown isolation level is answered INVALID_REQUEST; negative limits count as 0
     G15 a batch is never cut: where Kafka ends a reply within one, this ends before it
-    no replica fetches from here yet: replica ids are answered NOT_LEADER_OR_FOLLOWER
 """
 
 from collections.abc import Callable, Iterable
@@ -28,6 +30,7 @@ from penstock.errors import ErrorCode
 from penstock.host.tasks import Tasks
 from penstock.protocol.messages.fetch import FetchRequest, FetchResponse
 from penstock.replication.partition import Partition
+from penstock.security.access import CLUSTER, Operation
 
 ISOLATION_LEVELS = (0, 1)
 
@@ -52,14 +55,23 @@ class Fetch:
     def __call__(self, request: FetchRequest, context: RequestContext) -> FetchResponse | Later:
         if request.isolation_level not in ISOLATION_LEVELS:
             return FetchResponse(error_code=ErrorCode.INVALID_REQUEST)
+        asked = Asked.by(request, context.version)
+        if asked.replica_id >= 0 and not context.may(Operation.CLUSTER_ACTION, CLUSTER.type, CLUSTER.name):
+            return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if asked.replica_id >= 0:
+            refusal = self._reads.refusal_of(asked.replica_id, asked.replica_epoch)
+            if refusal is not None:
+                return FetchResponse(error_code=refusal)
         fetching = self._sessions.resolve(request, context.version)
         if isinstance(fetching, ErrorCode):
             return FetchResponse(error_code=fetching)
-        return FetchInProgress(self, Asked.by(request), fetching, context).begin()
+        return FetchInProgress(self, asked, fetching, context).begin()
 
     def limits(self, asked: Asked) -> Limits:
         room = min(asked.bytes_max, self._fetch_bytes_max, self._reply_room())
-        return Limits(max(room, 0), asked.isolation_level, asked.replica_id)
+        rack = asked.rack if self._reads.is_rack_aware else ""
+        who = (asked.replica_id, asked.replica_epoch, asked.may_follow, rack)
+        return Limits(max(room, 0), asked.isolation_level, *who)
 
     @property
     def has_room(self) -> bool:

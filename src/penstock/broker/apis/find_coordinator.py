@@ -69,7 +69,7 @@ class FindCoordinator:
         return self._answer(request, context)
 
     def _answer(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
-        image = self._cluster.image
+        image = self._cluster.shown
         return _response(request, context, lambda key: _find(image, request.key_type, key, context))
 
 
@@ -101,9 +101,11 @@ def _group(image: ClusterImage, key: str, context: RequestContext) -> _Found:
         return _Found(ErrorCode.GROUP_AUTHORIZATION_FAILED, "Access to this group is denied.")
     partitions = image.topics[GROUP_TOPIC].partitions
     broker = image.brokers.get(partitions[shard_of(key, len(partitions))].leader)
-    endpoint = broker.endpoints.get(context.listener) if broker else None
+    endpoint = broker.endpoints.get(context.listener) if broker and broker.is_alive else None
     if broker is None or endpoint is None:
-        return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, "No broker is known at this listener yet.")
+        return _Found(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, "Nobody leads the group's partition at the moment."
+        )
     return _Found(node_id=broker.id, host=endpoint.host, port=endpoint.port)
 
 

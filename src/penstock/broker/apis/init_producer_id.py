@@ -19,7 +19,8 @@ from collections.abc import Coroutine
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
-from penstock.controller.topics import Decision, ProducerIdBlock, next_producer_id_block
+from penstock.controller.decision import Decision
+from penstock.controller.topics import ProducerIdBlock, next_producer_id_block
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

@@ -38,7 +38,7 @@ from penstock.protocol.messages.list_offsets import (
 from penstock.protocol.schema import VERSION_MAX
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
-from penstock.types import NO_EPOCH, LeaderEpoch, TopicPartition
+from penstock.types import NO_EPOCH, NO_TOPIC_ID, LeaderEpoch, TopicPartition
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING = range(-1, -7, -1)
 FIRST_VERSION = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, PENDING: 11}
@@ -64,6 +64,8 @@ class ListOffsets:
             try:
                 _check_request(request, name, asked, context)
                 partition = self._found(name, asked[0].current_leader_epoch)
+                if asked[0].timestamp not in (EARLIEST, EARLIEST_LOCAL):
+                    partition.require_end_known()
             except ApiError as refusal:
                 entry.error_code = refusal.code
                 continue
@@ -78,11 +80,12 @@ class ListOffsets:
     def _found(self, name: TopicPartition, epoch: int) -> Partition:
         partition = self._partitions.find(name.topic, name.partition)
         if partition is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise self._partitions.not_here(name.topic, NO_TOPIC_ID, name.partition)
         if epoch < NO_EPOCH:  # only -1 asks for no check
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"no leader has epoch {epoch}")
         partition.check_epoch(epoch)
         partition.require_online()
+        partition.require_leader()
         return partition
 
     async def _after(self, lookups: list[Lookup], response: ListOffsetsResponse) -> ListOffsetsResponse:

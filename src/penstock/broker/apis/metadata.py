@@ -29,6 +29,7 @@ from penstock.broker.topic_view import (
     may_describe,
     problem_of_all,
     refused_whole,
+    takes_changes,
     with_operations,
 )
 from penstock.errors import ErrorCode
@@ -70,7 +71,7 @@ class Metadata:
         return self._reply(self._by_name(names, refusals), request, context)
 
     def _all(self, context: RequestContext) -> list[MetadataResponseTopic]:
-        image = self._cluster.image
+        image = self._cluster.shown
         shown: Iterable[Topic] = image.topics.values()
         if not context.may_everything:
             shown = [topic for topic in shown if may_describe(context, topic.name)]
@@ -79,7 +80,7 @@ class Metadata:
     def _by_id(
         self, asked: Sequence[MetadataRequestTopic], context: RequestContext
     ) -> list[MetadataResponseTopic]:
-        image = self._cluster.image
+        image = self._cluster.shown
         found, others = [], []
         for topic_id in dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != NO_TOPIC_ID):
             topic = image.topics_by_id.get(topic_id)
@@ -93,7 +94,7 @@ class Metadata:
         return self._topics.entries(found, image) + others
 
     def _by_name(self, names: Iterable[str], refusals: Refusals) -> list[MetadataResponseTopic]:
-        image = self._cluster.image
+        image = self._cluster.shown
         found, others = [], []
         for name in names:
             topic = None if name in refusals else image.topics.get(name)
@@ -138,7 +139,7 @@ class Metadata:
     def _reply(
         self, topics: list[MetadataResponseTopic], request: MetadataRequest, context: RequestContext
     ) -> MetadataResponse:
-        image = self._cluster.image
+        image = self._cluster.shown
         operations = OPERATIONS_NOT_ASKED_FOR
         if request.include_cluster_authorized_operations:
             operations = context.operations_bits(CLUSTER_OPERATIONS, CLUSTER)
@@ -146,10 +147,13 @@ class Metadata:
             topics = [with_operations(topic, context) for topic in topics]
         else:
             topics = self._topics.made_ready(topics, context.version)
+        is_store_away = self._cluster.store_away_since is not None
         return MetadataResponse(
             brokers=brokers_at(image, context.listener),
             cluster_id=image.cluster_id,
-            controller_id=image.controller_id,
+            controller_id=takes_changes(
+                image, self._cluster.config.node.node_id, is_store_away=is_store_away
+            ),
             topics=topics,
             cluster_authorized_operations=operations,
         )

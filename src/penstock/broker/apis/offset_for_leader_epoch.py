@@ -26,7 +26,7 @@ from penstock.protocol.messages.offset_for_leader_epoch import (
 )
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
-from penstock.types import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
+from penstock.types import NO_EPOCH, NO_OFFSET, NO_TOPIC_ID, LeaderEpoch, Offset
 
 
 class OffsetForLeaderEpoch:
@@ -59,11 +59,12 @@ class OffsetForLeaderEpoch:
     def _found(self, topic: str, asked: OffsetForLeaderPartition) -> Partition:
         partition = self._partitions.find(topic, asked.partition)
         if partition is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise self._partitions.not_here(topic, NO_TOPIC_ID, asked.partition)
         if asked.current_leader_epoch < NO_EPOCH:  # only -1 asks for no check
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"no leader has epoch {asked.current_leader_epoch}")
         partition.check_epoch(asked.current_leader_epoch)
         partition.require_online()
+        partition.require_leader()
         return partition
 
 

@@ -4,8 +4,9 @@ Appends record batches to partitions and answers for each.
 
 Behaviour
     acks=0    nothing is sent back; a failure closes the connection, so that the client looks again
-    acks=1    answered as acks=all: what is acknowledged is safe
-    acks=all  answered when the high watermark has passed the batch
+    acks=1    answered when the leader has the batch, on disk if the topic wants that; as acks=all
+              while the metadata store is away: another may lead
+    acks=all  answered when the high watermark has passed the batch; NOT_ENOUGH_REPLICAS if it cannot
     timeout   REQUEST_TIMED_OUT; the records are in the log and may still become safe, unless they
               were still to be looked into by a worker thread: then they are not stored. Without
               acks only INSPECTION_WAIT_MS_MAX counts
@@ -25,16 +26,21 @@ Differs from Kafka
     versions 0 to 2 (old message formats) are refused, as in Kafka
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.appending import Appending, Turn
 from penstock.broker.context import RequestContext
 from penstock.broker.produce_progress import (
+    ACKS_ALL,
+    ACKS_LEADER,
+    ACKS_NONE,
     ProduceInProgress,
     ProduceInTurn,
     Turns,
     UnansweredProduce,
     Waiting,
+    reached_for,
     refused,
     require_success,
 )
@@ -53,13 +59,20 @@ from penstock.protocol.messages.produce import (
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
 
-ACKS_NONE: Final = 0
 ACKS_ALLOWED: Final = frozenset({-1, 0, 1})
 TOPIC_IDS_SINCE: Final = 13
 
 
 class Produce:
-    def __init__(self, partitions: Partitions, appending: Appending, clock: Clock) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        appending: Appending,
+        clock: Clock,
+        is_cut_off: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_cut_off`: whether another may have been elected, and this broker would not know."""
+        self._is_cut_off = is_cut_off
         self._partitions = partitions
         self._appending = appending
         self._clock = clock
@@ -69,7 +82,9 @@ class Produce:
         waiting: Waiting = []
         turns: Turns = []
         responses = []
-        names_left = RECORDS_NAMED_MAX
+        names_left, acks = RECORDS_NAMED_MAX, request.acks
+        if acks == ACKS_LEADER and self._is_cut_off():
+            acks = ACKS_ALL
         now_ms = self._clock.wall_ms()
         for topic in request.topic_data:
             first = len(answers)
@@ -87,7 +102,10 @@ class Produce:
                     turns.append((len(answers), partition, appended))
                     answers.append(PartitionProduceResponse(data.index))
                     continue
-                if appended.end_offset > partition.high_watermark:
+                reached = partition.high_watermark
+                if acks == ACKS_LEADER:
+                    reached = reached_for(partition, is_local=True)
+                if appended.end_offset > reached:
                     waiting.append((len(answers), partition, appended))
                 start = partition.log.log_start_offset
                 answers.append(
@@ -99,14 +117,14 @@ class Produce:
                 responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers[first:]))
         if turns:
             in_turn = UnansweredProduce if request.acks == ACKS_NONE else ProduceInTurn
-            progress = in_turn(responses, answers, self._deadline(request))
+            progress = in_turn(responses, answers, self._deadline(request), acks)
             return progress.begin(waiting, turns, names_left, request.timeout_ms)
         if request.acks == ACKS_NONE:
             require_success(answers)
             return None
         if not waiting:
             return ProduceResponse(responses)
-        return ProduceInProgress(responses, answers, self._deadline(request)).wait(waiting)
+        return ProduceInProgress(responses, answers, self._deadline(request), acks).wait(waiting)
 
     def _deadline(self, request: ProduceRequest) -> float:
         return self._clock.monotonic() + request.timeout_ms / 1000
@@ -120,12 +138,13 @@ class Produce:
         if context.denied and (found.name.topic if found else topic.name) in context.denied:
             raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if found is None:
-            known = not by_id or partitions.knows(topic.topic_id)
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known else ErrorCode.UNKNOWN_TOPIC_ID)
+            raise partitions.not_here("" if by_id else topic.name, topic.topic_id, index)
         if request.acks not in ACKS_ALLOWED:
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if found.name.topic in INTERNAL_TOPICS:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if found.too_few is not None and request.acks == ACKS_ALL:
+            raise found.too_few.again()
         return found
 
 

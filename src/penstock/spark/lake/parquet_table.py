@@ -60,7 +60,9 @@ class ParquetTable:
         return after is not None
 
     def files(self) -> list[str]:
-        return [str(self._find(file)) for file in self._manifest.read().files.values()]
+        state = self._manifest.read()
+        self._publish(state)  # who is told of a file finds it there, also if a commit is under way
+        return [str(self._find(file)) for file in state.files.values()]
 
     def compact(self, target_bytes: int) -> Compacted:
         state = self._tidied()

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.broker.apis.api_versions import ApiVersions, unsupported_version_reply
 from penstock.errors import ErrorCode
+from penstock.metadata.facts import ClusterImage, Features
 from penstock.protocol.frames import decode_response, encode_response
 from penstock.protocol.messages.api_versions import (
     API_VERSIONS,
@@ -18,7 +19,8 @@ from penstock.protocol.messages.api_versions import (
 from tests.unit.broker.support import DENY_EVERYTHING, Asker, running_cluster
 
 SUPPORTED = [(0, 0, 13), (3, 0, 13), (18, 0, 4)]
-HANDLER = ApiVersions(lambda: SUPPORTED)
+IMAGE = ClusterImage(cluster_id="c", features=Features({"penstock.version": 1}, revision=12))
+HANDLER = ApiVersions(lambda: SUPPORTED, lambda: IMAGE)
 LISTED = [ApiVersion(*entry) for entry in SUPPORTED]
 
 
@@ -36,12 +38,18 @@ async def test_what_is_routed_is_listed_in_every_version(asker: Asker, version: 
     assert (reply.error_code, reply.api_keys) == (ErrorCode.NONE, LISTED)
 
 
-async def test_only_the_metadata_version_is_a_feature_here(asker: Asker) -> None:
+async def test_the_metadata_version_and_the_level_of_the_cluster_are_features(asker: Asker) -> None:
     reply = await asker.ask(API_VERSIONS, HANDLER, ApiVersionsRequest("client", "1.0"))
 
-    assert reply.supported_features == [SupportedFeatureKey("metadata.version", 7, 29)]
-    assert reply.finalized_features == [FinalizedFeatureKey("metadata.version", 29, 29)]
-    assert reply.finalized_features_epoch == 0
+    assert reply.supported_features == [
+        SupportedFeatureKey("metadata.version", 7, 29),
+        SupportedFeatureKey("penstock.version", 1, 1),
+    ]
+    assert reply.finalized_features == [
+        FinalizedFeatureKey("metadata.version", 29, 29),
+        FinalizedFeatureKey("penstock.version", 1, 1),
+    ]
+    assert reply.finalized_features_epoch == 12
 
 
 @pytest.mark.parametrize(

@@ -244,17 +244,13 @@ async def test_many_topics_are_committed_in_few_transactions(asker: Asker) -> No
 
 
 async def test_what_another_broker_created_meanwhile_is_not_created_again(asker: Asker) -> None:
-    def another_broker() -> None:
-        value = TopicValue(topic_id_text(TopicId(b"o" * 16)), 1, False, NOW_MS, {})
-        partition = PartitionValue((1,), leader=1, leader_epoch=0, isr=(1,), partition_epoch=0)
-        keys = Keys("c")
-        puts = [
-            Put(keys.topic("a"), encode(value)),
-            Put(keys.partition(TopicId(b"o" * 16), 0), encode(partition)),
-        ]
-        asker.store.transact([], puts)
-
-    asker.store.interfere = another_broker
+    value = TopicValue(topic_id_text(TopicId(b"o" * 16)), 1, False, NOW_MS, {})
+    partition = PartitionValue((1,), leader=1, leader_epoch=0, isr=(1,), partition_epoch=0)
+    keys = Keys("c")
+    asker.store.interfere = [
+        Put(keys.topic("a"), encode(value)),
+        Put(keys.partition(TopicId(b"o" * 16), 0), encode(partition)),
+    ]
     results = await create(asker, topic("a"), topic("b"))
 
     assert [result.error_code for result in results] == [ErrorCode.TOPIC_ALREADY_EXISTS, 0]

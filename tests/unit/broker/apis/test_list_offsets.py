@@ -110,7 +110,7 @@ async def test_the_newest_record_is_the_earliest_of_those_with_the_largest_time(
 async def test_each_offset_comes_with_the_epoch_it_was_written_in(inside: Inside) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20)
-    await inside.begin_new_epoch(partition)
+    partition = await inside.begin_new_epoch(partition)
     assert await listed(inside, asking(LATEST)) == [(0, 2, -1, 1)]
     append(partition, 30)
 
@@ -163,7 +163,7 @@ async def test_a_client_with_another_leader_epoch_is_fenced(
     inside: Inside, epoch: int, code: ErrorCode
 ) -> None:
     [partition] = await inside.topic("t")
-    await inside.begin_new_epoch(partition)
+    partition = await inside.begin_new_epoch(partition)
 
     [answer] = await listed(inside, asking(LATEST, epoch=epoch))
     assert answer[0] == code

@@ -95,6 +95,13 @@ async def test_the_brokers_are_named_as_the_clients_listener_reaches_them(asker:
     assert [topic.name for topic in reply.topics] == ["t"]
 
 
+@pytest.mark.parametrize(("asked", "is_away", "named_by_it"), [(3, False, 3), (9, False, 1), (3, True, 1)])
+async def test_who_is_asked_takes_changes_if_it_can(asked: int, is_away: bool, named_by_it: int) -> None:
+    async with running_cluster({"node.id": str(asked)}) as asker:
+        asker.cluster.store_away_since = 0.0 if is_away else None
+        assert (await ask(asker, named())).controller_id == named_by_it
+
+
 async def test_a_topic_is_described_with_all_its_partitions(asker: Asker) -> None:
     topic = await asker.topic("t", partitions=3)
     reply = await ask(asker, named("t"))

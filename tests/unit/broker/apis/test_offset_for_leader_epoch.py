@@ -66,7 +66,7 @@ async def test_the_current_epoch_ends_where_the_log_ends(inside: Inside) -> None
 async def test_an_earlier_epoch_ends_where_the_next_began(inside: Inside) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20)
-    await inside.begin_new_epoch(partition)
+    partition = await inside.begin_new_epoch(partition)
     assert await end_of(inside, 0) == (0, 0, 2)
     append(partition, 30)
 
@@ -77,8 +77,8 @@ async def test_an_earlier_epoch_ends_where_the_next_began(inside: Inside) -> Non
 async def test_an_epoch_that_wrote_nothing_is_answered_with_the_one_before_it(inside: Inside) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20)
-    await inside.begin_new_epoch(partition)
-    await inside.begin_new_epoch(partition)
+    partition = await inside.begin_new_epoch(partition)
+    partition = await inside.begin_new_epoch(partition)
     append(partition, 30)
 
     assert await end_of(inside, 1) == (0, 0, 2)
@@ -87,7 +87,7 @@ async def test_an_epoch_that_wrote_nothing_is_answered_with_the_one_before_it(in
 async def test_an_epoch_older_than_the_first_known_ends_at_the_start(inside: Inside) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20)
-    await inside.begin_new_epoch(partition)
+    partition = await inside.begin_new_epoch(partition)
     append(partition, 30, 40)
     partition.delete_before(Offset(3))
 
@@ -116,7 +116,7 @@ async def test_a_client_with_another_leader_epoch_is_fenced(
     inside: Inside, current: int, code: ErrorCode
 ) -> None:
     [partition] = await inside.topic("t")
-    await inside.begin_new_epoch(partition)
+    partition = await inside.begin_new_epoch(partition)
 
     answer = await end_of(inside, 1, current=current)
     assert answer == ((0, 1, 0) if code == ErrorCode.NONE else (code, -1, -1))

@@ -1,0 +1,119 @@
+"""AlterPartitionReassignments: api key 45, versions 0 to 1.
+
+Moves replicas of partitions to other brokers. Answered when the move has begun; that it is over is seen by
+ListPartitionReassignments.
+
+Behaviour
+    Brokers of the target must be known, each named once: INVALID_REPLICA_ASSIGNMENT. So is a target that
+    leaves nobody who is in sync. They need not be there: the move then waits for them.
+    Null replicas end the move under way, and the replicas are those before it: NO_REASSIGNMENT_IN_PROGRESS if
+    there is none. A target that only orders the replicas differently changes who is preferred to lead.
+    Partitions that are refused leave the others alone. One that occurs twice is answered once, with
+    INVALID_REQUEST. More than 10,000 in one request: POLICY_VIOLATION. A timeout of zero or less moves
+    nothing: REQUEST_TIMED_OUT. What refuses the whole is told for each partition too.
+Versions
+    1  another number of replicas can be forbidden: INVALID_REPLICATION_FACTOR
+Differs from Kafka
+    Any broker carries it out.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from penstock.broker.cluster import Cluster, Decide
+from penstock.broker.context import RequestContext
+from penstock.broker.topic_creation import change_each
+from penstock.controller.reassignment import Reassignment, cancel, reassign
+from penstock.errors import ApiError, ErrorCode
+from penstock.limits import PARTITION_CHANGES_AT_ONCE, PARTITIONS_CHANGED_MAX
+from penstock.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from penstock.types import TopicPartition
+
+_TWICE = ApiError(ErrorCode.INVALID_REQUEST, "The partition is named twice in one request.")
+
+
+class AlterPartitionReassignments:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def __call__(
+        self, request: AlterPartitionReassignmentsRequest, context: RequestContext
+    ) -> AlterPartitionReassignmentsResponse:
+        named = Counter(
+            TopicPartition(topic.name, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+        )
+        refusal = self._refusal(request, context)
+        if refusal is not None:
+            return _response(request, dict.fromkeys(named, refusal), refusal)
+        decides = {name: decide for name, decide in _decides(request).items() if named[name] == 1}
+        outcomes = await change_each(
+            self._cluster, list(decides.values()), independent=True, at_once=PARTITION_CHANGES_AT_ONCE
+        )
+        problems: dict[TopicPartition, ApiError | None] = {
+            name: outcome if isinstance(outcome, ApiError) else None
+            for name, outcome in zip(decides, outcomes, strict=True)
+        }
+        return _response(request, {name: problems.get(name, _TWICE) for name in named})
+
+    def _refusal(
+        self, request: AlterPartitionReassignmentsRequest, context: RequestContext
+    ) -> ApiError | None:
+        image = self._cluster.image
+        if context.cluster_denied:
+            return ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_CHANGED_MAX:
+            detail = f"One request names at most {PARTITIONS_CHANGED_MAX} partitions."
+            return ApiError(ErrorCode.POLICY_VIOLATION, detail)
+        if request.timeout_ms <= 0:
+            return ApiError(ErrorCode.REQUEST_TIMED_OUT)
+        if image.controller is None and not image.is_embedded:
+            return ApiError(ErrorCode.NOT_CONTROLLER, "The cluster has no controller at the moment.")
+        return None
+
+
+def _decides(request: AlterPartitionReassignmentsRequest) -> dict[TopicPartition, Decide]:
+    allows = request.allow_replication_factor_change
+    return {
+        TopicPartition(topic.name, partition.partition_index): _decide(
+            topic.name, partition.partition_index, partition.replicas, allows=allows
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    }
+
+
+def _decide(name: str, index: int, replicas: list[int] | None, *, allows: bool) -> Decide:
+    if replicas is None:
+        return lambda image: cancel(image, name, index)
+    wanted = Reassignment(name, index, tuple(replicas))
+    return lambda image: reassign(image, wanted, allow_factor_change=allows)
+
+
+def _response(
+    request: AlterPartitionReassignmentsRequest,
+    problems: Mapping[TopicPartition, ApiError | None],
+    refusal: ApiError | None = None,
+) -> AlterPartitionReassignmentsResponse:
+    topics: dict[str, ReassignableTopicResponse] = {}
+    for name, problem in problems.items():
+        answer = _answer(name.partition, problem)
+        topics.setdefault(name.topic, ReassignableTopicResponse(name.topic)).partitions.append(answer)
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_code=ErrorCode.NONE if refusal is None else refusal.code,
+        error_message=None if refusal is None else refusal.detail or None,
+        responses=list(topics.values()),
+    )
+
+
+def _answer(index: int, problem: ApiError | None) -> ReassignablePartitionResponse:
+    if problem is None:
+        return ReassignablePartitionResponse(index)
+    return ReassignablePartitionResponse(index, problem.code, problem.detail or None)

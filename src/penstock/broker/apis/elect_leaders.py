@@ -1,0 +1,117 @@
+"""ElectLeaders: api key 43, versions 0 to 2.
+
+Elects leaders of partitions: the preferred one, which is the first of the replicas, or, where nobody is left
+who has all that was acknowledged, anybody who is there. Answered when they lead.
+
+Behaviour
+    Preferred: ELECTION_NOT_NEEDED if it leads, PREFERRED_LEADER_NOT_AVAILABLE if it is not in sync, not there
+    or being drained.
+    Unclean: ELECTION_NOT_NEEDED if somebody leads, ELIGIBLE_LEADERS_NOT_AVAILABLE if no replica is there.
+    What the elected one lacks is lost, whatever unclean.leader.election.enable says: a person asks for it.
+    Null elects for all partitions that need it and tells of those. A partition that occurs twice is answered
+    once. More than 10,000 in one request: POLICY_VIOLATION. A timeout of zero or less elects nobody:
+    REQUEST_TIMED_OUT.
+Versions
+    1  kind of election, error of the whole: INVALID_REQUEST if there is no such kind
+    2  flexible encoding
+Differs from Kafka
+    Any broker carries it out.
+"""
+
+from collections.abc import Iterable
+
+from penstock.broker.cluster import Cluster, Decide
+from penstock.broker.context import RequestContext
+from penstock.broker.topic_creation import change_each
+from penstock.controller.elections import ElectionType, elect, is_needed
+from penstock.controller.partitions import every_partition
+from penstock.errors import ApiError, ErrorCode
+from penstock.limits import PARTITION_CHANGES_AT_ONCE, PARTITIONS_CHANGED_MAX
+from penstock.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from penstock.types import TopicPartition
+
+_KINDS = {kind.value: kind for kind in ElectionType}
+
+
+class ElectLeaders:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def __call__(self, request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
+        kind = _KINDS.get(request.election_type)
+        refusal = self._refusal(request, context)
+        if kind is None or refusal is not None:
+            problem = refusal or ApiError(
+                ErrorCode.INVALID_REQUEST, f"There is no election of type {request.election_type}."
+            )
+            # Version 0 has no error of the whole.
+            return _response(dict.fromkeys(_named(request), problem), problem.code)
+        names = _named(request) if request.topic_partitions is not None else self._in_need(kind)
+        outcomes = await change_each(
+            self._cluster,
+            [_election(name, kind) for name in names],
+            independent=True,
+            at_once=PARTITION_CHANGES_AT_ONCE,
+        )
+        problems = {
+            name: outcome if isinstance(outcome, ApiError) else None
+            for name, outcome in zip(names, outcomes, strict=True)
+        }
+        if request.topic_partitions is None:
+            problems = {name: problem for name, problem in problems.items() if not _is_needless(problem)}
+        return _response(problems)
+
+    def _refusal(self, request: ElectLeadersRequest, context: RequestContext) -> ApiError | None:
+        image = self._cluster.image
+        if context.cluster_denied:
+            return ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if sum(len(topic.partitions) for topic in request.topic_partitions or ()) > PARTITIONS_CHANGED_MAX:
+            detail = f"One request names at most {PARTITIONS_CHANGED_MAX} partitions."
+            return ApiError(ErrorCode.POLICY_VIOLATION, detail)
+        if request.timeout_ms <= 0:
+            return ApiError(ErrorCode.REQUEST_TIMED_OUT)
+        if image.controller is None and not image.is_embedded:
+            return ApiError(ErrorCode.NOT_CONTROLLER, "The cluster has no controller at the moment.")
+        return None
+
+    def _in_need(self, kind: ElectionType) -> list[TopicPartition]:
+        image = self._cluster.image
+        return [
+            TopicPartition(topic.name, state.index)
+            for topic, state in every_partition(image)
+            if is_needed(image, state, kind)
+        ]
+
+
+def _named(request: ElectLeadersRequest) -> list[TopicPartition]:
+    topics = request.topic_partitions or ()
+    return list(
+        dict.fromkeys(TopicPartition(topic.topic, index) for topic in topics for index in topic.partitions)
+    )
+
+
+def _election(name: TopicPartition, kind: ElectionType) -> Decide:
+    return lambda image: elect(image, name.topic, name.partition, kind)
+
+
+def _is_needless(problem: ApiError | None) -> bool:
+    return problem is not None and problem.code == ErrorCode.ELECTION_NOT_NEEDED
+
+
+def _response(
+    problems: dict[TopicPartition, ApiError] | dict[TopicPartition, ApiError | None],
+    code: ErrorCode = ErrorCode.NONE,
+) -> ElectLeadersResponse:
+    topics: dict[str, ReplicaElectionResult] = {}
+    results: Iterable[tuple[TopicPartition, ApiError | None]] = problems.items()
+    for name, problem in results:
+        result = PartitionResult(name.partition)
+        if problem is not None:
+            result = PartitionResult(name.partition, problem.code, problem.detail or None)
+        topics.setdefault(name.topic, ReplicaElectionResult(name.topic)).partition_result.append(result)
+    return ElectLeadersResponse(error_code=code, replica_election_results=list(topics.values()))

@@ -1,0 +1,62 @@
+"""ListPartitionReassignments: api key 46, version 0.
+
+Tells which partitions are being moved, and to and from which brokers.
+
+Behaviour
+    Null asks for all of them. What is not being moved, or does not exist, is left out.
+    `replicas` are those of now: those to be, and those to go.
+Differs from Kafka
+    nothing known
+"""
+
+from collections.abc import Iterable
+
+from penstock.broker.cluster import Cluster
+from penstock.broker.context import RequestContext
+from penstock.controller.reassignment import under_way
+from penstock.errors import ErrorCode
+from penstock.metadata.facts import ClusterImage, PartitionState
+from penstock.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsTopics,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+
+
+class ListPartitionReassignments:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def __call__(
+        self, request: ListPartitionReassignmentsRequest, context: RequestContext
+    ) -> ListPartitionReassignmentsResponse:
+        if context.cluster_denied:
+            return ListPartitionReassignmentsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        image = self._cluster.image
+        if request.topics is None:
+            found = [(topic.name, state) for topic, state in under_way(image)]
+        else:
+            found = list(_asked_for(image, request.topics))
+        topics: dict[str, OngoingTopicReassignment] = {}
+        for name, state in found:
+            topics.setdefault(name, OngoingTopicReassignment(name)).partitions.append(_ongoing(state))
+        return ListPartitionReassignmentsResponse(topics=list(topics.values()))
+
+
+def _asked_for(
+    image: ClusterImage, topics: Iterable[ListPartitionReassignmentsTopics]
+) -> Iterable[tuple[str, PartitionState]]:
+    for name, index in dict.fromkeys(
+        (topic.name, index) for topic in topics for index in topic.partition_indexes
+    ):
+        state = image.partition(name, index)
+        if state is not None and state.is_reassigning:
+            yield name, state
+
+
+def _ongoing(state: PartitionState) -> OngoingPartitionReassignment:
+    return OngoingPartitionReassignment(
+        state.index, list(state.replicas), list(state.adding), list(state.removing)
+    )

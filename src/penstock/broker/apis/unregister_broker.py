@@ -1,0 +1,32 @@
+"""UnregisterBroker: api key 64, version 0.
+
+Forgets a broker that will not come back, with its settings.
+
+Behaviour
+    A broker that nobody knows is BROKER_ID_NOT_REGISTERED.
+Differs from Kafka
+    A broker that is there, or that still holds replicas, is refused with INVALID_REQUEST: it would come back
+    by itself, and its partitions would stay short of a replica without anybody being told.
+"""
+
+from penstock.broker.cluster import Cluster
+from penstock.broker.context import RequestContext
+from penstock.controller.brokers import unregister
+from penstock.errors import ApiError, ErrorCode
+from penstock.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+
+
+class UnregisterBroker:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def __call__(
+        self, request: UnregisterBrokerRequest, context: RequestContext
+    ) -> UnregisterBrokerResponse:
+        if context.cluster_denied:
+            return UnregisterBrokerResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        try:
+            await self._cluster.change(lambda image: unregister(image, request.broker_id))
+        except ApiError as problem:
+            return UnregisterBrokerResponse(error_code=problem.code, error_message=problem.detail or None)
+        return UnregisterBrokerResponse()

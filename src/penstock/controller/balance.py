@@ -1,0 +1,239 @@
+"""Which replicas move so that brokers hold, and lead, about the same.
+
+Strategy: count what everybody holds, of each topic and in all, as it will be when what is under way is
+done. Go through the partitions once, in an order that mixes topics, and move a replica from a broker
+with more than its share of the topic to the one with the least of it: partitions of one topic are about
+equally busy, and those of two topics are not. When every topic is even, do the same with what brokers
+hold in all, by moves that leave the topics even. Neither puts more replicas of a partition into one rack.
+When the replicas are even, change the order of replicas where that evens out who is preferred as leader:
+it costs no copying. Nothing is decided here: each plan is a list of reassignments.
+
+Rule 1: a plan names few partitions (`moves_max`), and none that is being reassigned. When they are
+        done the next plan goes on from there, and an even cluster has an empty plan.
+Rule 2: a share is rounded in the broker's favour: nothing moves to and fro between brokers that differ
+        by one.
+Rule 3: the same image gives the same plan.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+from zlib import crc32
+
+from penstock.controller.partitions import Partition, every_partition
+from penstock.controller.placement import Replicas, placeable, safe_factor
+from penstock.controller.reassignment import Reassignment
+from penstock.metadata.facts import Broker, ClusterImage, Topic
+
+Counts = dict[int, int]
+"""Of replicas, by the broker that holds them."""
+
+
+class _Share(NamedTuple):
+    least: int
+    most: int
+
+    @classmethod
+    def of(cls, counts: Counts) -> "_Share":
+        total, brokers = sum(counts.values()), len(counts)
+        return cls(total // brokers, -(-total // brokers))
+
+    def is_kept(self, counts: Counts) -> bool:
+        return min(counts.values()) >= self.least and max(counts.values()) <= self.most
+
+    def is_nearer(self, counts: Counts, from_: int, to: int) -> bool:
+        """Whether one less here and one more there is nearer to it."""
+        return counts[from_] - counts[to] > 1 and (counts[from_] > self.most or counts[to] < self.least)
+
+
+class _Load:
+    """What each broker that may be given replicas holds and is preferred to lead."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._nobody = {broker.id: 0 for broker in placeable(image)}
+        self.held = self._nobody.copy()
+        self.led = self._nobody.copy()
+        self._of_topics: dict[str, Counts] = {}
+        self._racks = _racks(image.brokers.values())
+        for topic, state in every_partition(image):
+            self.count(topic, state.target, 1)
+
+    def of_topic(self, topic: Topic) -> Counts:
+        return self._of_topics.setdefault(topic.name, self._nobody.copy())
+
+    def leave_out(self, node: int) -> None:
+        for counts in (self._nobody, self.held, self.led, *self._of_topics.values()):
+            counts.pop(node, None)
+
+    def count(self, topic: Topic, replicas: Replicas, by: int) -> None:
+        held_of_topic = self.of_topic(topic)
+        for node in replicas:
+            if node in self.held:
+                self.held[node] += by
+                held_of_topic[node] += by
+        if replicas[0] in self.led:
+            self.led[replicas[0]] += by
+
+    def replace(self, topic: Topic, replicas: Replicas, target: Replicas) -> None:
+        self.count(topic, replicas, -1)
+        self.count(topic, target, 1)
+
+    def lightest(self, topic: Topic, apart_from: Replicas) -> int | None:
+        """Who should hold one replica more of a partition; None: nobody can.
+
+        Racks that hold fewest of the partition go first, then who holds least of the topic.
+        """
+        used, of_topic = [self.rack(node) for node in apart_from], self.of_topic(topic)
+        crowd = {node: used.count(self.rack(node)) for node in self.held if node not in apart_from}
+        return min(crowd, key=lambda node: (crowd[node], of_topic[node], self.held[node], node), default=None)
+
+    def successor(self, topic: Topic, replicas: Replicas, to: int, counts: Counts) -> int | None:
+        """Who should hold it instead of one of the replicas, by these counts; None: nobody.
+
+        Only racks count that then hold no more of the partition than that one's did, and only who
+        holds less of the topic.
+        """
+        used, of_topic = [self.rack(node) for node in replicas if node != to], self.of_topic(topic)
+        allowed = used.count(self.rack(to))
+        free = (
+            node
+            for node in counts
+            if node not in replicas
+            and of_topic[node] < of_topic[to]
+            and used.count(self.rack(node)) <= allowed
+        )
+        return min(free, key=lambda node: (counts[node], self.held[node], node), default=None)
+
+    def rack(self, node: int) -> str:
+        return self._racks.get(node, f"broker {node}")
+
+
+def even_out(image: ClusterImage, moves_max: int) -> list[Reassignment]:
+    """Towards brokers that hold as much of each topic as others, then in all, and then lead as much."""
+    load = _Load(image)
+    if not load.held:
+        return []
+    return (
+        _moves(image, load, load.of_topic, moves_max)
+        or _moves(image, load, lambda _topic: load.held, moves_max)
+        or _reorderings(image, load, moves_max)
+    )
+
+
+def empty_out(image: ClusterImage, broker_id: int, moves_max: int) -> list[Reassignment]:
+    """Away from one broker, wherever another can take its place."""
+    load = _Load(image)
+    load.leave_out(broker_id)
+    plan: list[Reassignment] = []
+    for topic, state in every_partition(image):
+        if len(plan) == moves_max:
+            break
+        if state.is_reassigning or broker_id not in state.replicas:
+            continue
+        new = load.lightest(topic, without_node(state.replicas, broker_id))
+        if new is not None:
+            plan.append(_replaced(load, topic, state.index, state.replicas, broker_id, new))
+    return plan
+
+
+def raise_factor(image: ClusterImage, moves_max: int) -> list[Reassignment]:
+    """More replicas for internal topics that were made when there were fewer brokers."""
+    factor = safe_factor(image)
+    load: _Load | None = None
+    plan: list[Reassignment] = []
+    for topic, state in _of_internal_topics(image):
+        if len(plan) == moves_max:
+            break
+        if state.is_reassigning or len(state.replicas) >= factor:
+            continue
+        load = load or _Load(image)
+        target = state.replicas
+        while len(target) < factor:
+            new = load.lightest(topic, target)
+            if new is None:
+                break
+            target = (*target, new)
+        if target != state.replicas:
+            load.replace(topic, state.replicas, target)
+            plan.append(Reassignment(topic.name, state.index, target))
+    return plan
+
+
+def without_node(replicas: Replicas, node: int) -> Replicas:
+    return tuple(other for other in replicas if other != node)
+
+
+def _moves(
+    image: ClusterImage, load: _Load, counts_for: Callable[[Topic], Counts], moves_max: int
+) -> list[Reassignment]:
+    plan: list[Reassignment] = []
+    shares: dict[int, _Share] = {}
+    """Of counts, by identity. A move changes neither their sum nor their number."""
+    even: set[int] = set()
+    """Counts that are: nothing moves by them, so they stay so."""
+    for topic, state in _mixed(image):
+        if len(plan) == moves_max:
+            break
+        counts = counts_for(topic)
+        if id(counts) in even:
+            continue
+        share = shares.get(id(counts)) or shares.setdefault(id(counts), _Share.of(counts))
+        if share.is_kept(counts):
+            even.add(id(counts))
+            continue
+        # Preferred leaders stay where they are if another replica can move.
+        for node in reversed(state.replicas):
+            if node not in counts:
+                continue
+            new = load.successor(topic, state.replicas, node, counts)
+            if new is not None and share.is_nearer(counts, node, new):
+                plan.append(_replaced(load, topic, state.index, state.replicas, node, new))
+                break
+    return plan
+
+
+def _reorderings(image: ClusterImage, load: _Load, moves_max: int) -> list[Reassignment]:
+    share = _Share.of(load.led)
+    plan: list[Reassignment] = []
+    if share.is_kept(load.led):
+        return plan
+    for topic, state in _mixed(image):
+        if len(plan) == moves_max:
+            break
+        first = state.replicas[0]
+        others = [node for node in state.replicas[1:] if node in load.led]
+        if not others or first not in load.led:
+            continue
+        new = min(others, key=lambda node: (load.led[node], node))
+        if share.is_nearer(load.led, first, new):
+            target = (new, *without_node(state.replicas, new))
+            load.led[first] -= 1
+            load.led[new] += 1
+            plan.append(Reassignment(topic.name, state.index, target))
+    return plan
+
+
+def _replaced(load: _Load, topic: Topic, index: int, replicas: Replicas, old: int, new: int) -> Reassignment:
+    target = tuple(new if node == old else node for node in replicas)
+    load.replace(topic, replicas, target)
+    return Reassignment(topic.name, index, target)
+
+
+def _mixed(image: ClusterImage) -> Iterable[Partition]:
+    """Every partition that is not being reassigned, so that neighbours are seldom of one topic."""
+    found = ((topic, state) for topic, state in every_partition(image) if not state.is_reassigning)
+    return sorted(found, key=lambda partition: crc32(partition[0].id, partition[1].index))
+
+
+def _of_internal_topics(image: ClusterImage) -> Iterator[Partition]:
+    for topic in image.topics.values():
+        if topic.internal:
+            for state in topic.partitions:
+                yield topic, state
+
+
+def _racks(brokers: Iterable[Broker]) -> dict[int, str]:
+    """Racks count only if every broker has one."""
+    racks = {broker.id: broker.rack for broker in brokers}
+    if any(rack is None for rack in racks.values()):
+        return {}
+    return {node: str(rack) for node, rack in racks.items()}

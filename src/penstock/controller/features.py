@@ -1,0 +1,43 @@
+"""Raising the level of the cluster, when every broker of it knows the next one."""
+
+from penstock.controller.decision import NOTHING_TO_DO, Decision, term_of
+from penstock.errors import ApiError, ErrorCode
+from penstock.host.metadata_store import Compare, Put
+from penstock.metadata import levels
+from penstock.metadata.facts import ClusterImage
+from penstock.metadata.keys import Keys
+from penstock.metadata.values import FeaturesValue, encode
+
+
+def upgrade(image: ClusterImage, level: int) -> Decision:
+    """Let the formats of this level be written. Compares the level, every registration and the term.
+
+    Brokers that are away count: they would be refused when they come back. One that will not come back is
+    unregistered first.
+    """
+    if level == image.level:
+        return NOTHING_TO_DO
+    if level < image.level:
+        detail = f"The cluster is at level {image.level}, and there is no way back to {level}."
+        raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, detail)
+    _require_known(image, level)
+    keys = Keys(image.cluster_id)
+    registered = (Compare(keys.broker(broker.id), broker.revision) for broker in image.brokers.values())
+    value = FeaturesValue({**image.features.levels, levels.FEATURE: level})
+    return Decision(
+        (*term_of(image), Compare(keys.features, image.features.revision), *registered),
+        (Put(keys.features, encode(value)),),
+    )
+
+
+def _require_known(image: ClusterImage, level: int) -> None:
+    if level > levels.NEWEST:
+        detail = f"Level {level} is not known here: this release knows {levels.OLDEST} to {levels.NEWEST}."
+        raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, detail)
+    behind = [str(broker.id) for broker in image.brokers.values() if broker.level_max < level]
+    if behind:
+        detail = (
+            f"Level {level} is not known to every broker. Upgrade these first, or unregister those that are "
+            f"gone for good: {', '.join(behind)}."
+        )
+        raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, detail)

@@ -1,0 +1,104 @@
+"""The leader's own changes of its in-sync replicas, without the controller.
+
+One compare-and-swap, made by the broker that leads. Refusals have the codes of Kafka's AlterPartition.
+
+Rule 1: it compares the partition, which implies the leader and its epoch; the leader's own session; the
+        session and the registration of whoever is added, so that an old incarnation, a fenced broker
+        or one that is being drained never gets in; and the topic and the default of all brokers,
+        which say how many must be in sync.
+Rule 2: whether an answer that did not come means yes or no is the caller's to find out. Until then it
+        counts both sets.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.controller.decision import Decision
+from penstock.controller.partitions import decided, minimum, with_isr
+from penstock.errors import ApiError, ErrorCode
+from penstock.host.metadata_store import Compare
+from penstock.metadata.facts import ClusterImage, PartitionState, Topic
+from penstock.metadata.keys import Keys
+from penstock.types import TopicId
+
+
+class InSync(NamedTuple):
+    broker_id: int
+    broker_epoch: int
+    """As it was in the fetch that made it eligible."""
+
+
+class IsrProposal(NamedTuple):
+    topic_id: TopicId
+    partition: int
+    leader: InSync
+    """Who proposes."""
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[InSync, ...]
+    """All of them, the leader too. Of those that were in sync before, the epoch does not matter."""
+
+
+def change_isr(image: ClusterImage, proposal: IsrProposal) -> Decision:
+    """No changes if the in-sync replicas are as proposed already."""
+    topic, state = _current(image, proposal)
+    wanted = {member.broker_id: member.broker_epoch for member in proposal.isr}
+    _require_possible(state, proposal, wanted)
+    added = [member for member in proposal.isr if member.broker_id not in state.isr]
+    draft = msgspec.structs.replace(with_isr(image, topic, state, wanted), is_recovering=False)
+    if draft == state:
+        return Decision((), ())
+    joining = [compare for member in added for compare in _require_eligible(image, member)]
+    own = Compare(Keys(image.cluster_id).live(state.leader), proposal.leader.broker_epoch)
+    return decided(image, topic, state, draft, own, *joining, *minimum(image, topic))
+
+
+def _current(image: ClusterImage, proposal: IsrProposal) -> tuple[Topic, PartitionState]:
+    topic = image.topics_by_id.get(proposal.topic_id)
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "The topic is gone.")
+    if not 0 <= proposal.partition < len(topic.partitions):
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {proposal.partition}.")
+    state = topic.partitions[proposal.partition]
+    if proposal.leader_epoch < state.leader_epoch:
+        detail = f"Leader epoch {proposal.leader_epoch} is over; it is {state.leader_epoch}."
+        raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, detail)
+    if proposal.leader_epoch > state.leader_epoch or proposal.partition_epoch > state.partition_epoch:
+        raise ApiError(ErrorCode.NOT_CONTROLLER, "This broker has not seen that epoch yet.")
+    if proposal.leader.broker_id != state.leader:
+        detail = f"Broker {proposal.leader.broker_id} does not lead; broker {state.leader} does."
+        raise ApiError(ErrorCode.INVALID_REQUEST, detail)
+    if proposal.partition_epoch < state.partition_epoch:
+        detail = f"Partition epoch {proposal.partition_epoch} is over; it is {state.partition_epoch}."
+        raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, detail)
+    leader = image.brokers.get(state.leader)
+    if leader is None or not leader.is_admitted or leader.live_epoch != proposal.leader.broker_epoch:
+        detail = f"Broker epoch {proposal.leader.broker_epoch} of broker {state.leader} is over."
+        raise ApiError(ErrorCode.STALE_BROKER_EPOCH, detail)
+    return topic, state
+
+
+def _require_possible(state: PartitionState, proposal: IsrProposal, wanted: dict[int, int]) -> None:
+    if len(wanted) != len(proposal.isr) or state.leader not in wanted:
+        detail = "The in-sync replicas must hold the leader, and nobody twice."
+        raise ApiError(ErrorCode.INVALID_REQUEST, detail)
+    strangers = wanted.keys() - set(state.replicas)
+    if strangers:
+        detail = f"Brokers {sorted(strangers)} hold no replica."
+        raise ApiError(ErrorCode.INVALID_REQUEST, detail)
+
+
+def _require_eligible(image: ClusterImage, member: InSync) -> tuple[Compare, Compare]:
+    broker = image.brokers.get(member.broker_id)
+    if broker is None or not broker.is_admitted or broker.live_epoch != member.broker_epoch:
+        detail = f"Broker {member.broker_id} is not admitted in epoch {member.broker_epoch}."
+        raise ApiError(ErrorCode.INELIGIBLE_REPLICA, detail)
+    if broker.is_draining:
+        detail = f"Broker {member.broker_id} is being drained."
+        raise ApiError(ErrorCode.INELIGIBLE_REPLICA, detail)
+    keys = Keys(image.cluster_id)
+    return (
+        Compare(keys.live(broker.id), broker.live_epoch),
+        Compare(keys.broker(broker.id), broker.revision),
+    )

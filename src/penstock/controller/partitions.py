@@ -1,0 +1,110 @@
+"""How the state of one partition changes, whoever decides it.
+
+Strategy: a draft is the state as somebody wants it, with its epochs as they were. `with_isr` keeps the
+eligible leaders right when the in-sync replicas change, and `decided` makes a draft a decision: it
+counts the epochs up and says what is compared. So no file that decides writes an epoch or an ELR.
+
+Rule 1: the partition epoch grows by one with every change, the leader epoch with every change of the
+        leader, also to nobody: what a leader of one epoch wrote, no other leader did. It grows too when a
+        replica goes. Who has not heard yet that he has gone fetches on, and would be in sync when he is
+        made a replica again; then he hears of both, and begins with nothing.
+Rule 2: who leaves the in-sync replicas while they are, or become, fewer than the minimum is an
+        eligible leader. When they are enough again, nobody is: the high watermark moves without them.
+Rule 3: a decision compares the partition; the session of whoever is made leader; and, where eligible
+        leaders are read or written, the two keys that say the minimum.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from penstock.controller.decision import Decision, alive
+from penstock.errors import ApiError, ErrorCode
+from penstock.host.metadata_store import Compare, Put
+from penstock.metadata.durability import eligible, min_isr, min_isr_changes
+from penstock.metadata.facts import NO_NODE, ClusterImage, PartitionState, Topic
+from penstock.metadata.keys import Keys
+from penstock.metadata.values import PartitionValue, encode
+
+Partition = tuple[Topic, PartitionState]
+
+
+def every_partition(image: ClusterImage) -> Iterator[Partition]:
+    for topic in image.topics.values():
+        for state in topic.partitions:
+            yield topic, state
+
+
+def existing_partition(image: ClusterImage, name: str, index: int) -> Partition:
+    state = image.partition(name, index)
+    if state is None:
+        detail = f"There is no partition {index} of topic {name!r}."
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
+    return image.topics[name], state
+
+
+def with_isr(
+    image: ClusterImage,
+    topic: Topic,
+    draft: PartitionState,
+    isr: Iterable[int],
+    *,
+    barred: frozenset[int] = frozenset(),
+) -> PartitionState:
+    """The draft with other in-sync replicas. Who is `barred` has lost records: he is not eligible."""
+    wanted = set(isr)
+    in_sync = tuple(node for node in draft.replicas if node in wanted)
+    if len(in_sync) >= max(1, min_isr(image, topic, draft)):
+        return msgspec.structs.replace(draft, isr=in_sync, elr=(), last_known_elr=(), min_isr_changes=0)
+    candidates = dict.fromkeys((*eligible(image, topic, draft), *draft.isr))
+    out = [node for node in candidates if node not in wanted and node in draft.replicas]
+    elr = tuple(node for node in out if node not in barred)
+    known = dict.fromkeys((*draft.last_known_elr, *draft.elr, *out))
+    last_known = tuple(
+        node for node in known if node not in elr and node not in wanted and node in draft.replicas
+    )
+    return msgspec.structs.replace(
+        draft,
+        isr=in_sync,
+        elr=elr,
+        last_known_elr=last_known,
+        min_isr_changes=min_isr_changes(image, topic) if elr else 0,
+    )
+
+
+def decided(
+    image: ClusterImage, topic: Topic, before: PartitionState, draft: PartitionState, *rests_on: Compare
+) -> Decision:
+    """To make `before` what the draft says, if that and all that it rests on is still so."""
+    assert draft != before, "a decision decides something"
+    has_new_leader = draft.leader != before.leader
+    has_new_epoch = has_new_leader or not set(before.replicas).issubset(draft.replicas)
+    elected = (draft.leader,) if has_new_leader and draft.leader != NO_NODE else ()
+    keys = Keys(image.cluster_id)
+    key = keys.partition(topic.id, before.index)
+    compares = [*rests_on, Compare(key, before.revision), *alive(image, elected)]
+    if before.elr or draft.elr:
+        compares += minimum(image, topic)
+    value = PartitionValue(
+        replicas=draft.replicas,
+        leader=draft.leader,
+        leader_epoch=before.leader_epoch + has_new_epoch,
+        isr=draft.isr,
+        partition_epoch=before.partition_epoch + 1,
+        elr=draft.elr,
+        last_known_elr=draft.last_known_elr,
+        adding=draft.adding,
+        removing=draft.removing,
+        is_recovering=draft.is_recovering,
+        min_isr_changes=draft.min_isr_changes,
+    )
+    return Decision(tuple(dict.fromkeys(compares)), (Put(key, encode(value)),))
+
+
+def minimum(image: ClusterImage, topic: Topic) -> tuple[Compare, Compare]:
+    """That min.insync.replicas of the topic is still what the image says."""
+    keys = Keys(image.cluster_id)
+    return (
+        Compare(keys.topic(topic.name), topic.revision),
+        Compare(keys.broker_config(None), image.overrides_of_broker(None).revision),
+    )

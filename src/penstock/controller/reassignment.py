@@ -1,0 +1,106 @@
+"""Moving replicas from brokers to brokers.
+
+Strategy: the replicas of a partition become those to be (the target, its first the preferred leader)
+followed by those to go. When everybody of the target is in sync, those to go are dropped, and if the
+leader is among them the first of the target takes over. The target is therefore never stored twice.
+
+Rule 1: nobody leaves the in-sync replicas before the target is in sync. A reassignment that replaces or
+        cancels another begins from the replicas before that one; it is refused if it would drop
+        everybody who is in sync and could lead.
+Rule 2: it compares the partition and the term. Brokers of the target need not be there now.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.controller.decision import NOTHING_TO_DO, Decision, term_of
+from penstock.controller.elections import settled
+from penstock.controller.partitions import (
+    Partition,
+    decided,
+    every_partition,
+    existing_partition,
+    with_isr,
+)
+from penstock.controller.placement import Replicas, require_placeable
+from penstock.errors import ApiError, ErrorCode
+from penstock.metadata.facts import NO_NODE, ClusterImage, PartitionState, Topic, without
+
+
+class Reassignment(NamedTuple):
+    topic: str
+    partition: int
+    target: Replicas
+
+
+def reassign(image: ClusterImage, wanted: Reassignment, *, allow_factor_change: bool = True) -> Decision:
+    """AlterPartitionReassignments with replicas. No changes if they are as wanted."""
+    topic, state = existing_partition(image, wanted.topic, wanted.partition)
+    require_placeable(image, [wanted.target], size=len(wanted.target))
+    before = without(state.replicas, state.adding)
+    if not allow_factor_change and len(wanted.target) != len(before):
+        detail = f"The partition has {len(before)} replicas; {len(wanted.target)} were given."
+        raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, detail)
+    return _towards(image, (topic, state), wanted.target)
+
+
+def cancel(image: ClusterImage, name: str, index: int) -> Decision:
+    """AlterPartitionReassignments without replicas: back to those before."""
+    topic, state = existing_partition(image, name, index)
+    if not state.is_reassigning:
+        detail = f"Partition {index} of topic {name} is not being reassigned."
+        raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, detail)
+    before = without(state.replicas, state.adding)
+    return _towards(image, (topic, state), before)
+
+
+def complete(image: ClusterImage, partition: Partition) -> Decision | None:
+    """End a reassignment whose target is in sync; None: there is none, or it is not."""
+    topic, state = partition
+    if not state.is_reassigning:
+        return None
+    draft = _completed(image, topic, state)
+    return None if draft is state else decided(image, topic, state, draft, *term_of(image))
+
+
+def under_way(image: ClusterImage) -> list[Partition]:
+    return [(topic, state) for topic, state in every_partition(image) if state.is_reassigning]
+
+
+def _towards(image: ClusterImage, partition: Partition, target: Replicas) -> Decision:
+    topic, state = partition
+    before = without(state.replicas, state.adding)
+    removing = without(before, target)
+    draft = msgspec.structs.replace(
+        state, replicas=(*target, *removing), adding=without(target, before), removing=removing
+    )
+    draft = _completed(image, topic, _kept(image, topic, state, draft))
+    if draft == state:
+        return NOTHING_TO_DO
+    return decided(image, topic, state, draft, *term_of(image))
+
+
+def _kept(image: ClusterImage, topic: Topic, state: PartitionState, draft: PartitionState) -> PartitionState:
+    """The draft without those who were being added and are no longer to be."""
+    isr = [node for node in draft.replicas if node in state.isr]
+    has_leader = state.leader in image.admitted
+    if state.isr and (not isr or (has_leader and image.admitted.isdisjoint(isr))):
+        detail = "Nobody would be left who is in sync and there. Wait until more of them are."
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
+    draft = with_isr(image, topic, draft, isr)
+    if draft.leader != NO_NODE and draft.leader not in isr:
+        draft = settled(image, topic, draft)
+    return draft
+
+
+def _completed(image: ClusterImage, topic: Topic, state: PartitionState) -> PartitionState:
+    """The same if the target is not all in sync, or nobody of it could take over now."""
+    target = state.target
+    if not state.is_reassigning or not set(target) <= set(state.isr):
+        return state
+    if state.leader not in target and image.admitted.isdisjoint(target):
+        return state
+    draft = msgspec.structs.replace(state, replicas=target, adding=(), removing=())
+    draft = with_isr(image, topic, draft, target)
+    return draft if state.leader in target else settled(image, topic, draft)

@@ -1,0 +1,204 @@
+"""Requests over HTTP to one of several servers that know the same.
+
+Strategy: one of them is asked for as long as it answers. Whoever finds that it does not moves on to
+the next, for everybody. What an answer means, and whether a request may be repeated, is the caller's.
+
+Rule 1: every wait has an end. A connection whose other side has vanished is noticed by the kernel,
+        also where nothing is being sent; one whose other side has stalled, by asking it something.
+Rule 2: it is told whether a request that failed can have been received.
+"""
+
+import asyncio
+import errno
+import io
+import os
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import aiohttp
+
+from penstock.errors import ConfigError
+from penstock.host.tls import authorities_problem, identity_problem
+from penstock.limits import (
+    ENDPOINT_CONNECT_MS_MAX,
+    ENDPOINT_CONNECTIONS_MAX,
+    ENDPOINT_LINE_BYTES_MAX,
+    ENDPOINT_PIECE_BYTES,
+    ENDPOINT_SILENCE_MS_MAX,
+)
+
+_NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+
+
+class NoAnswer(Exception):
+    """Nobody answered."""
+
+    def __init__(self, reason: str, *, may_be_received: bool) -> None:
+        super().__init__(reason)
+        self.may_be_received = may_be_received
+
+
+class HttpEndpoints:
+    """Made within a running event loop. `urls` are the servers, without a path."""
+
+    def __init__(self, urls: Sequence[str], tls: ssl.SSLContext | None = None) -> None:
+        assert urls
+        self._urls = tuple(urls)
+        self._current = 0
+        connector = aiohttp.TCPConnector(
+            limit=ENDPOINT_CONNECTIONS_MAX, ssl=tls if tls is not None else True, socket_factory=_make_socket
+        )
+        self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
+
+    def __len__(self) -> int:
+        return len(self._urls)
+
+    @property
+    def current(self) -> str:
+        return self._urls[self._current]
+
+    def leave(self, url: str) -> None:
+        """Ask the next one from now on, unless somebody has moved on already."""
+        if self.current == url:
+            self._current = (self._current + 1) % len(self._urls)
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def post(
+        self, url: str, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> Answer:
+        """NoAnswer if there is none in time."""
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=ENDPOINT_CONNECT_MS_MAX / 1000)
+        try:
+            # A long body is sent a piece at a time, so that others get their turn.
+            data = body if len(body) <= ENDPOINT_PIECE_BYTES else io.BytesIO(body)
+            async with self._session.post(url + path, data=data, headers=headers, timeout=timeout) as answer:
+                return Answer(answer.status, await answer.read())
+        except _NO_ANSWER as problem:
+            raise _no_answer(url, problem) from problem
+
+    async def stream(
+        self,
+        url: str,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        is_alive: Callable[[], Awaitable[None]],
+    ) -> AsyncGenerator[Answer, None]:
+        """Each line of an answer that does not end. Its first bytes must come at once.
+
+        `is_alive` is asked whenever nothing has come for a while; if it raises, that is the end.
+        """
+        connecting = ENDPOINT_CONNECT_MS_MAX / 1000
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connecting)
+        try:
+            async with asyncio.timeout(2 * connecting):
+                answer = await self._session.post(url + path, data=body, headers=headers, timeout=timeout)
+        except _NO_ANSWER as problem:
+            raise _no_answer(url, problem) from problem
+        try:
+            held = bytearray()
+            while chunk := await self._next(url, answer, is_alive):
+                held += chunk
+                if b"\n" in chunk:
+                    *lines, rest = bytes(held).split(b"\n")
+                    held = bytearray(rest)
+                    for line in filter(None, lines):
+                        yield Answer(answer.status, line)
+                if len(held) > ENDPOINT_LINE_BYTES_MAX:
+                    raise NoAnswer(f"{url} sends a line without end", may_be_received=True)
+            if held:
+                yield Answer(answer.status, bytes(held))
+        finally:
+            _break_off(answer)
+
+    async def _next(
+        self, url: str, answer: aiohttp.ClientResponse, is_alive: Callable[[], Awaitable[None]]
+    ) -> bytes:
+        """What comes next; empty at the end."""
+        while True:
+            try:
+                async with asyncio.timeout(ENDPOINT_SILENCE_MS_MAX / 1000):
+                    return await answer.content.readany()
+            except TimeoutError:
+                await is_alive()
+            except _NO_ANSWER as problem:
+                raise _no_answer(url, problem) from problem
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+def client_tls(ca_path: str | None, certificate_path: str | None, key_path: str | None) -> ssl.SSLContext:
+    """ConfigError names the file that cannot be used, and why."""
+    if ca_path is not None and (problem := authorities_problem(ca_path)):
+        raise ConfigError(problem)
+    if certificate_path is not None and (problem := identity_problem(certificate_path, key_path)):
+        raise ConfigError(problem)
+    context = ssl.create_default_context(cafile=ca_path)
+    if certificate_path is not None:
+        context.load_cert_chain(certificate_path, key_path)
+    return context
+
+
+def _break_off(answer: aiohttp.ClientResponse) -> None:
+    """End an answer that has no end. Over TLS, `close` would say goodbye, and nobody would wait for that."""
+    if answer.connection is not None and answer.connection.transport is not None:
+        answer.connection.transport.abort()
+    answer.close()
+
+
+def _no_answer(url: str, problem: BaseException) -> NoAnswer:
+    return NoAnswer(_said_of(url, problem), may_be_received=not isinstance(problem, _NOT_SENT))
+
+
+def _said_of(url: str, problem: BaseException) -> str:
+    """In words of our own, for whoever runs it: those of the library are about its parts."""
+    match problem:
+        case aiohttp.ClientConnectorCertificateError(
+            certificate_error=ssl.SSLCertVerificationError(verify_message=why)
+        ):
+            return f"the certificate of {url} is not trusted: {why}"
+        case aiohttp.ClientSSLError() | aiohttp.ClientOSError(__cause__=ssl.SSLError()):
+            return f"{url} agrees to no TLS with us: it is served without TLS, or wants another certificate"
+        case aiohttp.ClientConnectorDNSError():
+            return f"no address is known for the host of {url}"
+        case aiohttp.ClientConnectorError(errno=errno.ECONNREFUSED):
+            return f"nobody listens at {url}"
+        case aiohttp.ClientConnectorError(errno=int(number)):
+            return f"{url} cannot be reached: {os.strerror(number)}"
+        case TimeoutError():
+            return f"{url} does not answer in time"
+        case aiohttp.ClientResponseError():
+            return f"what answers at {url} does not speak HTTP"
+        case _:
+            return f"the connection to {url} broke before the answer was complete"
+
+
+def _make_socket(address: tuple[int, int, int, str, object]) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    silence_s = max(1, ENDPOINT_SILENCE_MS_MAX // 1000)
+    options = {"TCP_KEEPIDLE": silence_s, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}
+    options["TCP_USER_TIMEOUT"] = 2 * ENDPOINT_SILENCE_MS_MAX
+    for name, value in options.items():
+        # Not every system has all of them; what stalls is noticed without them, later.
+        option = getattr(socket, name, None)
+        if option is not None:
+            with suppress(OSError):
+                made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made

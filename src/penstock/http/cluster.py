@@ -1,0 +1,187 @@
+"""The cluster over HTTP: how it is, draining brokers, and evening it out.
+
+GET  /v1/cluster                      brokers, partitions in trouble or on the move, topics at risk
+POST /v1/cluster/brokers/{id}/drain   take its leaders, and give it neither leaders nor replicas
+POST /v1/cluster/brokers/{id}/undrain end that
+GET  /v1/cluster/balance              what would move so that brokers hold and lead about the same
+POST /v1/cluster/balance              move it; ?away_from= moves everything away from one broker instead
+
+Moving chosen partitions and electing leaders is done over Kafka's protocol.
+
+Rule: what changes something is refused unless it says that it is JSON. A page in a browser cannot say so
+      to another address, so no page can drain a broker of whoever looks at it.
+"""
+
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from penstock.broker.cluster import Cluster, Decide
+from penstock.broker.topic_creation import change_each
+from penstock.controller.balance import empty_out, even_out
+from penstock.controller.brokers import drain_on_request, is_drained, undrain
+from penstock.controller.partitions import Partition
+from penstock.controller.reassignment import Reassignment, reassign
+from penstock.controller.survey import Survey, state_of, survey
+from penstock.errors import ApiError, ErrorCode
+from penstock.http.refusals import Refusal, json_reply
+from penstock.limits import BALANCE_MOVES_MAX, HTTP_PARTITIONS_LISTED_MAX, INT_MAX, PARTITION_CHANGES_AT_ONCE
+from penstock.metadata.facts import NO_NODE, ClusterImage
+
+Document = dict[str, Any]
+Answer = TypeVar("Answer")
+
+_STATUS = {
+    ErrorCode.BROKER_ID_NOT_REGISTERED: (404, "broker_not_found"),
+    ErrorCode.NOT_CONTROLLER: (503, "no_controller"),
+    ErrorCode.REQUEST_TIMED_OUT: (503, "metadata_away"),
+}
+
+
+class ClusterPages:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/v1/cluster", self.show)
+        router.add_get("/v1/cluster/balance", self.plan_balance)
+        router.add_post("/v1/cluster/balance", self.balance)
+        router.add_post("/v1/cluster/brokers/{id}/drain", self.drain)
+        router.add_post("/v1/cluster/brokers/{id}/undrain", self.undrain)
+
+    async def show(self, request: web.Request) -> web.Response:
+        return json_reply(document(self._cluster.image, self._cluster.store_away_reason_now))
+
+    async def drain(self, request: web.Request) -> web.Response:
+        _require_json(request)
+        broker_id = _id(request.match_info["id"])
+        return await self._changed_broker(broker_id, lambda image: drain_on_request(image, broker_id))
+
+    async def undrain(self, request: web.Request) -> web.Response:
+        _require_json(request)
+        broker_id = _id(request.match_info["id"])
+        return await self._changed_broker(broker_id, lambda image: undrain(image, broker_id))
+
+    async def _changed_broker(self, broker_id: int, decide: Decide) -> web.Response:
+        image = await _told(self._cluster.change(decide))
+        return json_reply(_broker(image, survey(image), broker_id))
+
+    async def plan_balance(self, request: web.Request) -> web.Response:
+        image = self._cluster.image
+        return json_reply({"moves": [_move(image, wanted) for wanted in _plan(image, request)]})
+
+    async def balance(self, request: web.Request) -> web.Response:
+        _require_json(request)
+        image = self._cluster.image
+        plan = _plan(image, request)
+        outcomes = await change_each(
+            self._cluster,
+            [_reassignment(wanted) for wanted in plan],
+            independent=True,
+            at_once=PARTITION_CHANGES_AT_ONCE,
+        )
+        moves = [
+            _move(image, wanted) | {"refusal": str(outcome) if isinstance(outcome, ApiError) else None}
+            for wanted, outcome in zip(plan, outcomes, strict=True)
+        ]
+        return json_reply({"moves": moves})
+
+
+def document(image: ClusterImage, store_away: str | None) -> Document:
+    found = survey(image)
+    controller = image.controller_id
+    return {
+        "cluster_id": image.cluster_id,
+        "controller": None if controller == NO_NODE else controller,
+        "metadata_away": store_away,
+        "topics": len(image.topics),
+        "partitions": image.partition_count,
+        "brokers": [_broker(image, found, node) for node in sorted(image.brokers)],
+        "offline": _listed(found.offline),
+        "under_replicated": _listed(found.under_replicated),
+        "unbalanced": _listed(found.unbalanced),
+        "reassigning": _listed(found.reassigning),
+        "topics_at_risk": [at_risk._asdict() for at_risk in found.at_risk],
+    }
+
+
+def _broker(image: ClusterImage, found: Survey, broker_id: int) -> Document:
+    broker, load = image.brokers[broker_id], found.loads[broker_id]
+    return {
+        "id": broker.id,
+        "rack": broker.rack,
+        "state": state_of(broker),
+        "addresses": {name: f"{at.host}:{at.port}" for name, at in broker.endpoints.items()},
+        "leads": load.leads,
+        "holds": load.holds,
+        "is_drained": broker.is_draining and is_drained(image, broker_id),
+    }
+
+
+def _listed(partitions: list[Partition]) -> Document:
+    """How many, and the first of them."""
+    first = partitions[:HTTP_PARTITIONS_LISTED_MAX]
+    return {"count": len(partitions), "partitions": [_partition(partition) for partition in first]}
+
+
+def _partition(partition: Partition) -> Document:
+    topic, state = partition
+    return {
+        "topic": topic.name,
+        "partition": state.index,
+        "leader": None if state.leader == NO_NODE else state.leader,
+        "replicas": state.replicas,
+        "in_sync": state.isr,
+        "adding": state.adding,
+        "removing": state.removing,
+    }
+
+
+def _plan(image: ClusterImage, request: web.Request) -> list[Reassignment]:
+    away_from = request.query.get("away_from")
+    if away_from is None:
+        return even_out(image, BALANCE_MOVES_MAX)
+    broker_id = _id(away_from)
+    if broker_id not in image.brokers:
+        raise _refusal(ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {broker_id}."))
+    return empty_out(image, broker_id, BALANCE_MOVES_MAX)
+
+
+def _move(image: ClusterImage, wanted: Reassignment) -> Document:
+    state = image.topics[wanted.topic].partitions[wanted.partition]
+    return {
+        "topic": wanted.topic,
+        "partition": wanted.partition,
+        "from": state.replicas,
+        "to": wanted.target,
+    }
+
+
+def _reassignment(wanted: Reassignment) -> Decide:
+    return lambda image: reassign(image, wanted)
+
+
+async def _told(change: Awaitable[Answer]) -> Answer:
+    try:
+        return await change
+    except ApiError as problem:
+        raise _refusal(problem) from problem
+
+
+def _refusal(problem: ApiError) -> Refusal:
+    status, code = _STATUS.get(problem.code, (409, problem.code.name.lower()))
+    return Refusal(status, code, problem.detail or problem.code.name)
+
+
+def _id(text: str) -> int:
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(INT_MAX))
+    if not is_number or int(text) > INT_MAX:
+        raise Refusal(400, "bad_broker_id", "The id of a broker is a number.")
+    return int(text)
+
+
+def _require_json(request: web.Request) -> None:
+    if request.content_type != "application/json":
+        detail = "Send Content-Type: application/json with what changes something."
+        raise Refusal(415, "not_json", detail)

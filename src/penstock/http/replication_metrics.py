@@ -1,0 +1,81 @@
+"""What replication comes to on this broker, and how the cluster looks from here.
+
+Sums over partitions: of a cluster with thousands of them an alert needs to know that some are in trouble, and
+`penstock cluster status` says which.
+"""
+
+from collections.abc import Iterator
+
+from penstock.broker.cluster import Cluster
+from penstock.http.prometheus import GAUGE, Metric, Series, gauge
+from penstock.replication.partition import Partition
+
+
+class ReplicationSums:
+    def __init__(self) -> None:
+        self.leading = 0
+        self.following = 0
+        self.under_replicated = 0
+        self.below_minimum = 0
+        self.records_behind_max = 0
+
+    def add(self, partition: Partition) -> None:
+        if partition.offline is not None:
+            return
+        self.following += partition.following is not None
+        self.leading += partition.following is None
+        if (leading := partition.leading) is not None:
+            self.under_replicated += leading.is_under_replicated
+            self.below_minimum += not leading.has_enough
+            behind = leading.records_behind(partition.log.log_end_offset)
+            self.records_behind_max = max(self.records_behind_max, behind)
+
+    def metrics(self) -> Iterator[Metric]:
+        yield gauge("penstock_partitions_led", "Partitions that this broker leads.", self.leading)
+        yield gauge("penstock_partitions_followed", "Partitions that it has a copy of.", self.following)
+        yield gauge(
+            "penstock_partitions_under_replicated",
+            "Partitions that it leads and of which some replica is not in sync.",
+            self.under_replicated,
+        )
+        yield gauge(
+            "penstock_partitions_below_minimum",
+            "Partitions that it leads and that refuse acks=all, because too few replicas are in sync.",
+            self.below_minimum,
+        )
+        yield gauge(
+            "penstock_replica_lag_records_max",
+            "How far the slowest replica of what it leads is behind.",
+            self.records_behind_max,
+        )
+
+
+def cluster_metrics(cluster: Cluster, now: float) -> Iterator[Metric]:
+    """`now` on the loop's clock."""
+    image = cluster.image
+    brokers = image.brokers.values()
+    states = {
+        "admitted": sum(broker.is_admitted and not broker.is_draining for broker in brokers),
+        "draining": sum(broker.is_admitted and broker.is_draining for broker in brokers),
+        "fenced": sum(not broker.is_admitted for broker in brokers),
+    }
+    yield Metric(
+        "penstock_brokers",
+        GAUGE,
+        "Brokers that the cluster knows, by what it thinks of them.",
+        ("state",),
+        [Series((state,), count) for state, count in states.items()],
+    )
+    is_ours = image.controller_id == cluster.config.node.node_id
+    yield gauge("penstock_controller", "1 on the broker that is the controller.", int(is_ours))
+    yield gauge(
+        "penstock_partitions_without_leader",
+        "Partitions of the whole cluster that nobody leads.",
+        sum(state.leader < 0 for topic in image.topics.values() for state in topic.partitions),
+    )
+    away = cluster.store_away_since
+    yield gauge(
+        "penstock_metadata_store_away_seconds",
+        "How long the metadata store has not answered. Meanwhile brokers serve, and nothing can be changed.",
+        0 if away is None else max(now - away, 0),
+    )

@@ -1,0 +1,90 @@
+"""What happened between two images: what those who follow the cluster need to know.
+
+Strategy: whatever was not touched is the same object in both images, so that most is passed over by
+asking for identity: of the topics, then of the partitions of a topic that was touched.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.metadata.facts import ClusterImage, PartitionState, Topic
+
+
+class Grown(msgspec.Struct, frozen=True):
+    topic: Topic
+    partitions_before: int
+
+
+class TopicChanges(msgspec.Struct, frozen=True):
+    """What happened to topics between two images. Each list is in the order of names.
+
+    A topic that was deleted and created again under the same name is in both lists.
+    """
+
+    created: tuple[Topic, ...]
+    deleted: tuple[Topic, ...]
+    grown: tuple[Grown, ...]
+    reconfigured: tuple[Topic, ...]
+
+
+def changed_topics(before: ClusterImage, after: ClusterImage) -> TopicChanges:
+    created, deleted, grown, reconfigured = [], [], [], []
+    for name, topic in after.topics.items():
+        old = before.topics.get(name)
+        if old is topic:
+            continue
+        if old is None or old.id != topic.id:
+            created.append(topic)
+            continue
+        if len(topic.partitions) > len(old.partitions):
+            grown.append(Grown(topic, len(old.partitions)))
+        if topic.overrides != old.overrides:
+            reconfigured.append(topic)
+    if before.topics is not after.topics:
+        deleted = [topic for id_, topic in before.topics_by_id.items() if id_ not in after.topics_by_id]
+    return TopicChanges(
+        created=tuple(sorted(created, key=_by_name)),
+        deleted=tuple(sorted(deleted, key=_by_name)),
+        grown=tuple(sorted(grown, key=lambda entry: entry.topic.name)),
+        reconfigured=tuple(sorted(reconfigured, key=_by_name)),
+    )
+
+
+def _by_name(topic: Topic) -> str:
+    return topic.name
+
+
+class PartitionChange(NamedTuple):
+    topic: Topic
+    """As it is now; for a partition that is gone, as it was."""
+    before: PartitionState | None
+    """None: it is new."""
+    after: PartitionState | None
+    """None: it is gone."""
+
+
+def changed_partitions(before: ClusterImage, after: ClusterImage) -> list[PartitionChange]:
+    """Every partition that is not as it was, in the order of topics and then of indexes."""
+    if before.topics is after.topics:
+        return []
+    changes: list[PartitionChange] = []
+    for name, topic in after.topics.items():
+        old = before.topics.get(name)
+        if old is topic:
+            continue
+        known: tuple[PartitionState, ...] = ()
+        if old is not None and old.id == topic.id:
+            known = old.partitions
+        if topic.partitions is known:
+            continue
+        changes += [
+            PartitionChange(topic, was, now)
+            for was, now in zip(known, topic.partitions, strict=False)
+            if was is not now
+        ]
+        changes += [PartitionChange(topic, None, now) for now in topic.partitions[len(known) :]]
+    for topic_id, topic in before.topics_by_id.items():
+        if topic_id not in after.topics_by_id:
+            changes += [PartitionChange(topic, was, None) for was in topic.partitions]
+    return changes

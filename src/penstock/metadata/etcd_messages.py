@@ -1,0 +1,265 @@
+"""What is said to etcd and what it answers: the JSON form of its gRPC messages.
+
+Keys and values are base64 and large numbers are text, as etcd's gateway writes them. msgspec reads
+both into bytes and numbers.
+
+Rule: nothing here waits, and nothing here knows the meaning of a key.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.host.metadata_store import Change, Compare, Delete, Put, beyond
+
+CHANGES_MAX = 128
+"""What etcd takes in one transaction unless it is told otherwise (--max-txn-ops)."""
+NO_END = b"\0"
+"""As the end of a range: every key there is after its beginning."""
+
+RANGE, TRANSACTION, WATCH = "/v3/kv/range", "/v3/kv/txn", "/v3/watch"
+GRANT, KEEP_ALIVE, REVOKE = "/v3/lease/grant", "/v3/lease/keepalive", "/v3/lease/revoke"
+AUTHENTICATE = "/v3/auth/authenticate"
+
+T = TypeVar("T")
+
+
+class Header(msgspec.Struct, frozen=True):
+    revision: int = 0
+
+
+class KeyValue(msgspec.Struct, frozen=True):
+    key: bytes
+    mod_revision: int = 0
+    value: bytes = b""
+    lease: int = 0
+
+
+class RangeAnswer(msgspec.Struct, frozen=True):
+    header: Header
+    kvs: list[KeyValue] = []
+    more: bool = False
+
+
+class DeletedAnswer(msgspec.Struct, frozen=True):
+    deleted: int = 0
+
+
+class PutAnswer(msgspec.Struct, frozen=True):
+    pass
+
+
+class RangeInTransaction(msgspec.Struct, frozen=True):
+    kvs: list[KeyValue] = []
+
+
+class ResponseOp(msgspec.Struct, frozen=True):
+    response_put: PutAnswer | None = None
+    response_delete_range: DeletedAnswer | None = None
+    response_range: RangeInTransaction | None = None
+
+
+class TransactionAnswer(msgspec.Struct, frozen=True):
+    header: Header
+    succeeded: bool = False
+    responses: list[ResponseOp] = []
+
+    @property
+    def has_changed(self) -> bool:
+        return any(
+            response.response_put is not None
+            or (response.response_delete_range is not None and response.response_delete_range.deleted > 0)
+            for response in self.responses
+        )
+
+
+class WatchedEvent(msgspec.Struct, frozen=True):
+    kv: KeyValue
+    type: str = "PUT"
+
+
+class WatchAnswer(msgspec.Struct, frozen=True):
+    header: Header = Header()
+    created: bool = False
+    canceled: bool = False
+    cancel_reason: str = ""
+    compact_revision: int = 0
+    fragment: bool = False
+    events: list[WatchedEvent] = []
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """What etcd answers instead."""
+
+    code: int = 0
+    message: str = ""
+    error: str = ""
+
+    @property
+    def text(self) -> str:
+        return self.message or self.error
+
+
+class WatchLine(msgspec.Struct, frozen=True):
+    result: WatchAnswer | None = None
+    error: Any = None
+
+
+class Lease(msgspec.Struct, frozen=True):
+    id: int = msgspec.field(name="ID", default=0)
+    ttl: int = msgspec.field(name="TTL", default=0)
+
+
+class KeptLease(msgspec.Struct, frozen=True):
+    result: Lease
+
+
+class Token(msgspec.Struct, frozen=True):
+    token: str
+
+
+class Unreadable(Exception):
+    """This is not what etcd answers."""
+
+
+def decode(kind: type[T], body: bytes) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind, strict=False)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise Unreadable(f"{body[:200]!r} is not an answer of etcd ({error})") from error
+
+
+def encode(message: Mapping[str, object]) -> bytes:
+    return msgspec.json.encode(message)
+
+
+# Requests
+
+
+def range_request(prefix: str, *, after: bytes | None, revision: int | None, limit: int) -> bytes:
+    """A page of the entries under `prefix`: those after a key, as of a revision."""
+    begin, end = _range(prefix)
+    message: dict[str, object] = {"key": begin, "range_end": end, "limit": str(limit)}
+    if after is not None:
+        message["key"] = after + b"\0"
+    if revision is not None:
+        message["revision"] = str(revision)
+    return encode(message)
+
+
+def probe_request(key: str) -> bytes:
+    """The cheapest question that a member can answer only while it has a leader."""
+    return encode({"key": key.encode("ascii") or NO_END, "count_only": True})
+
+
+def transaction_request(root: str, compares: Sequence[Compare], changes: Sequence[Change]) -> bytes:
+    """If the comparisons fail, the answer tells the revisions that the keys have instead."""
+    keys = [(root + compare.key).encode("ascii") for compare in compares]
+    return encode(
+        {
+            "compare": [
+                {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": str(compare.revision)}
+                for key, compare in zip(keys, compares, strict=True)
+            ],
+            "success": [_change(root, change) for change in changes],
+            "failure": [{"request_range": {"key": key, "keys_only": True}} for key in keys],
+        }
+    )
+
+
+def _change(root: str, change: Change) -> dict[str, object]:
+    if isinstance(change, Put):
+        put: dict[str, object] = {"key": (root + change.key).encode("ascii"), "value": change.value}
+        if change.session is not None:
+            put["lease"] = str(change.session)
+        return {"request_put": put}
+    if isinstance(change, Delete):
+        return {"request_delete_range": {"key": (root + change.key).encode("ascii")}}
+    begin, end = _range(root + change.prefix)
+    return {"request_delete_range": {"key": begin, "range_end": end}}
+
+
+def watch_request(prefix: str, start_revision: int) -> bytes:
+    begin, end = _range(prefix)
+    create = {
+        "key": begin,
+        "range_end": end,
+        "start_revision": str(start_revision),
+        "progress_notify": True,
+        "fragment": True,
+    }
+    return encode({"create_request": create})
+
+
+def _range(prefix: str) -> tuple[bytes, bytes]:
+    if not prefix:
+        return NO_END, NO_END
+    return prefix.encode("ascii"), beyond(prefix).encode("ascii")
+
+
+# Failures
+
+
+class Trouble(Enum):
+    """What a failure means for whoever asked."""
+
+    NOT_DONE = "this member cannot do it now, and has not"
+    UNKNOWN = "this member does not know what has become of it"
+    STRANGER = "it no longer knows us; nothing was done"
+    FULL = "there is no space; what first met that may have been done"
+    COMPACTED = "that revision is gone"
+    NO_SESSION = "the lease is over; nothing was done"
+    REFUSED = "it will not be done, by any member"
+
+
+_BY_TEXT = (
+    ("no leader", Trouble.NOT_DONE),
+    ("too many requests", Trouble.NOT_DONE),
+    ("not capable", Trouble.NOT_DONE),
+    ("rpc not supported for learner", Trouble.NOT_DONE),
+    ("invalid auth token", Trouble.STRANGER),
+    ("revision of auth store is old", Trouble.STRANGER),
+    ("database space exceeded", Trouble.FULL),
+    ("has been compacted", Trouble.COMPACTED),
+    ("requested lease not found", Trouble.NO_SESSION),
+)
+_UNAUTHENTICATED = 16
+# Cancelled, unknown, deadline exceeded, aborted, internal, unavailable, data loss.
+_OUTCOME_UNKNOWN = {1, 2, 4, 10, 13, 14, 15}
+
+_REMEDIES = (
+    ("request is too large", "etcd takes requests of --max-request-bytes, 1.5 MiB by default: raise it"),
+    ("larger than max", "etcd takes requests of --max-request-bytes, 1.5 MiB by default: raise it"),
+    ("too many operations", f"etcd must take {CHANGES_MAX} operations in a transaction (--max-txn-ops)"),
+    ("user name is empty", "etcd asks who we are: give user:password@ in the address of the metadata store"),
+    ("authentication failed", "the user or the password in the address of the metadata store is wrong"),
+    ("authentication is not enabled", "leave out user:password@ or enable authentication in etcd"),
+    ("permission denied", "the user needs a role in etcd that may read and write the keys of this cluster"),
+)
+
+
+def trouble_of(status: int, failure: Failure) -> Trouble:
+    text = failure.text
+    for part, trouble in _BY_TEXT:
+        if part in text:
+            return trouble
+    if failure.code == _UNAUTHENTICATED:
+        return Trouble.STRANGER
+    if failure.code in _OUTCOME_UNKNOWN or (failure.code == 0 and status >= 500):
+        return Trouble.UNKNOWN
+    return Trouble.REFUSED
+
+
+def is_refusal(text: str) -> bool:
+    """Whether it is one of those that trying again does not help."""
+    return any(part in text for part, _ in _REMEDIES)
+
+
+def refusal_of(text: str) -> str:
+    """A sentence for whoever runs the cluster."""
+    for part, remedy in _REMEDIES:
+        if part in text:
+            return f"etcd refuses: {text}; {remedy}"
+    return f"etcd refuses: {text}"

@@ -1,0 +1,258 @@
+"""What a follower asks one leader for: all partitions that it follows there, in one fetch session.
+
+A fetch session (KIP-227) remembers at the leader what was asked for, so a request names only what has
+changed since the last one. Here is the follower's half: which partitions the session holds and how each
+was asked for. It is what makes an idle fetch of thousands of partitions small on both sides.
+
+    follow ──→ due ──→ asked ──→ answered ──→ due
+                ↑                   │
+                └──── put off ←─────┘ an error, or nothing to be done just now
+
+Rule 1: a partition that cannot be asked for just now leaves the session: the leader takes whatever the
+        session holds for what we have.
+Rule 2: the session belongs to a connection here. A new one, and any refusal, begins with everything.
+"""
+
+from collections.abc import Callable, Iterator
+from math import ceil
+from typing import Final, NamedTuple
+
+from penstock.limits import (
+    INT_MAX,
+    REPLICA_BUSY_ANSWERS,
+    REPLICA_FETCH_BYTES_MAX,
+    REPLICA_IDLE_MS,
+    REPLICA_TOGETHER_MAX,
+    REPLICA_WAIT_MS,
+)
+from penstock.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    ReplicaState,
+)
+from penstock.replication.following import Ask
+from penstock.replication.partition import Partition
+from penstock.replication.throttle import Allowance
+from penstock.types import TopicId
+
+NO_SESSION: Final = 0
+FULL_EPOCH: Final = 0
+SOON_S: Final = 0.02
+"""Until a partition is looked at again that is being flushed or cut."""
+
+
+class Replica(NamedTuple):
+    topic_id: TopicId
+    partition: int
+
+
+class Asked(NamedTuple):
+    partition: Partition
+    ask: Ask
+
+
+Find = Callable[[TopicId, int], Partition | None]
+Allow = Callable[[Replica, float], Allowance]
+"""When a replica may be asked for, given the time, and for how much."""
+
+
+def _at_once(replica: Replica, now: float) -> Allowance:
+    return Allowance(now)
+
+
+class Activity:
+    """Which partitions of a session have had records lately."""
+
+    def __init__(self) -> None:
+        self._active_at: dict[Replica, float] = {}
+        self._answers: dict[Replica, int] = {}
+        """With records, since they are followed here."""
+        self._looked_at = 0.0
+
+    def begin(self, replica: Replica, now: float) -> None:
+        self._active_at[replica] = now
+
+    def end(self, replica: Replica) -> None:
+        self._active_at.pop(replica, None)
+        self._answers.pop(replica, None)
+
+    def note(self, replica: Replica, now: float) -> None:
+        if replica in self._active_at:
+            self._active_at[replica] = now
+            self._answers[replica] = self._answers.get(replica, 0) + 1
+
+    def idle(self, now: float) -> list[Replica]:
+        """Those that have had nothing for long, where there are many. Looked for now and then."""
+        long_ago = now - REPLICA_IDLE_MS / 1000
+        if len(self._active_at) <= REPLICA_TOGETHER_MAX or self._looked_at > long_ago:
+            return []
+        self._looked_at = now
+        return [replica for replica, at in self._active_at.items() if at <= long_ago]
+
+    def busy(self) -> list[Replica]:
+        """Those that have had something again and again."""
+        return [replica for replica, count in self._answers.items() if count >= REPLICA_BUSY_ANSWERS]
+
+
+class FetchPlan:
+    def __init__(
+        self,
+        leader_id: int,
+        find: Find,
+        wait_ms: int = REPLICA_WAIT_MS,
+        allow: Allow = _at_once,
+    ) -> None:
+        self._leader_id = leader_id
+        self._wait_ms = wait_ms
+        self._find = find
+        self._allow = allow
+        self._followed: dict[Replica, None] = {}
+        self._due: dict[Replica, None] = {}
+        """To be asked for with the next request."""
+        self._put_off: dict[Replica, float] = {}
+        """Until when."""
+        self._asked: dict[Replica, Asked] = {}
+        """What the session holds."""
+        self._forgotten: dict[Replica, None] = {}
+        """What it holds and should not."""
+        self._session_id = NO_SESSION
+        self._session_epoch = FULL_EPOCH
+        self._allowed_at = 0.0
+        """When those that are held back may be asked for: no fetch waits beyond that."""
+
+    def __len__(self) -> int:
+        """How many partitions are followed."""
+        return len(self._followed)
+
+    # What is followed
+
+    def follow(self, replica: Replica) -> None:
+        """From now on, or under another leader epoch."""
+        self._followed[replica] = None
+        self._put_off.pop(replica, None)
+        self._due[replica] = None
+
+    def leave(self, replica: Replica) -> None:
+        self._followed.pop(replica, None)
+        self._put_off.pop(replica, None)
+        self._due.pop(replica, None)
+        self._take_out(replica)
+
+    def put_off(self, replica: Replica, until: float) -> None:
+        """It is not asked for before that time."""
+        if replica in self._followed:
+            self._due.pop(replica, None)
+            self._put_off[replica] = until
+            self._take_out(replica)
+
+    def wanted_at(self) -> float | None:
+        """When the first of those that were put off is due; None: none was."""
+        return min(self._put_off.values(), default=None)
+
+    def _take_out(self, replica: Replica) -> None:
+        if self._asked.pop(replica, None) is not None:
+            self._forgotten[replica] = None
+
+    # Asking
+
+    def begin(self) -> None:
+        """A new connection, or the leader knows nothing of the session."""
+        self._session_id, self._session_epoch = NO_SESSION, FULL_EPOCH
+        self._asked.clear()
+        self._forgotten.clear()
+        for replica in self._followed:
+            if replica not in self._put_off:
+                self._due[replica] = None
+
+    def request(self, broker_id: int, broker_epoch: int, now: float) -> FetchRequest | None:
+        """What to send now; None: nothing can be asked for."""
+        for replica in [replica for replica, until in self._put_off.items() if until <= now]:
+            del self._put_off[replica]
+            self._due[replica] = None
+        if self._session_id == NO_SESSION:
+            self.begin()
+        topics: dict[TopicId, FetchTopic] = {}
+        due, self._due = self._due, {}
+        for replica in due:
+            params = self._ask_for(replica, now)
+            if params is not None:
+                topics.setdefault(replica.topic_id, FetchTopic("", replica.topic_id, [])).partitions.append(
+                    params
+                )
+        if not self._asked:
+            return None
+        return FetchRequest(
+            replica_state=ReplicaState(broker_id, broker_epoch),
+            max_wait_ms=self._patience_ms(now),
+            min_bytes=1,
+            max_bytes=REPLICA_FETCH_BYTES_MAX,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=self._to_forget(),
+        )
+
+    def _patience_ms(self, now: float) -> int:
+        if self._allowed_at <= now:
+            return self._wait_ms
+        return min(self._wait_ms, ceil((self._allowed_at - now) * 1000))
+
+    def _ask_for(self, replica: Replica, now: float) -> FetchPartition | None:
+        """None: it is asked for in this way already, or cannot be."""
+        partition = self._find(*replica)
+        following = partition.following if partition is not None else None
+        if partition is None or following is None or following.leader_id != self._leader_id:
+            self._take_out(replica)  # we are about to be told
+            return None
+        allowance = self._allow(replica, now)
+        if allowance.since > now:
+            self._allowed_at = allowance.since
+            self.put_off(replica, allowance.since)
+            return None
+        ask = partition.ask()
+        if ask is None:
+            self.put_off(replica, now + SOON_S)
+            return None
+        asked = Asked(partition, ask)
+        if self._asked.get(replica) == asked:
+            return None
+        self._asked[replica] = asked
+        self._forgotten.pop(replica, None)
+        return FetchPartition(
+            partition=replica.partition,
+            current_leader_epoch=ask.leader_epoch,
+            fetch_offset=ask.offset,
+            last_fetched_epoch=ask.last_fetched_epoch,
+            log_start_offset=ask.log_start_offset,
+            partition_max_bytes=allowance.bytes_max,
+        )
+
+    def _to_forget(self) -> list[ForgottenTopic]:
+        topics: dict[TopicId, ForgottenTopic] = {}
+        for topic_id, index in self._forgotten:
+            topics.setdefault(topic_id, ForgottenTopic("", topic_id, [])).partitions.append(index)
+        self._forgotten.clear()
+        return list(topics.values())
+
+    # Being answered
+
+    def answers(self, response: FetchResponse) -> Iterator[tuple[Replica, Asked, PartitionData]]:
+        """Each partition with what was asked for it. Nothing if the leader refused the whole."""
+        if response.error_code:
+            self.begin()
+            return
+        self._session_id = response.session_id
+        self._session_epoch = 1 if self._session_epoch == INT_MAX else self._session_epoch + 1
+        if self._session_id == NO_SESSION:
+            self._session_epoch = FULL_EPOCH
+        for topic in response.responses:
+            for data in topic.partitions:
+                replica = Replica(topic.topic_id, data.partition_index)
+                asked = self._asked.get(replica)
+                if asked is not None:
+                    self._due[replica] = None
+                    yield replica, asked, data

@@ -1,0 +1,104 @@
+"""From what the cluster says of a partition to the part that this broker has in it. Pure."""
+
+from penstock.host.metadata_store import ABSENT
+from penstock.log.partition_log import PartitionLog
+from penstock.metadata.durability import min_isr
+from penstock.metadata.image import ClusterImage, PartitionState, Topic
+from penstock.replication.following import SOMEBODY, Following
+from penstock.replication.leading import InSync, Leading
+from penstock.types import LeaderEpoch, Offset
+
+
+def in_sync(image: ClusterImage, topic: Topic, state: PartitionState) -> InSync:
+    return InSync(state.replicas, state.isr, state.partition_epoch, min_isr(image, topic, state))
+
+
+class Admission:
+    """Whether the process that asks has been admitted to its cluster since it started, and is the last.
+
+    Until then it leads nothing, whatever the image says: that speaks of the process before it, which
+    may have given followers records under this leader epoch that are not in the log any more. Nobody is
+    admitted before all that the earlier process led has had another leader, or none, and another epoch.
+
+    And it leads nothing any more when another process was admitted under its id: that was started
+    because this one, which slept, was taken for dead. What the image says is about that one then.
+    """
+
+    def __init__(self, broker_id: int) -> None:
+        self._broker_id = broker_id
+        self.incarnation = ""
+        """Of this process, as it registers itself; empty before that."""
+        self.epoch = ABSENT
+        """The latest broker epoch that was admitted."""
+        self._deposed_at = ABSENT
+        """The revision of the image then."""
+
+    @property
+    def is_deposed(self) -> bool:
+        """Others say that our session is over, and the store has not been heard since."""
+        return self._deposed_at != ABSENT
+
+    def depose(self, image: ClusterImage) -> None:
+        self._deposed_at = image.revision
+
+    def reinstate(self) -> None:
+        self._deposed_at = ABSENT
+
+    def __call__(self, image: ClusterImage) -> bool:
+        if image.revision > self._deposed_at:
+            self.reinstate()  # the store was heard
+        if self.is_deposed:
+            return False
+        broker = image.brokers.get(self._broker_id)
+        if self.holds(image):
+            assert broker is not None
+            self.epoch = broker.live_epoch
+        elif broker is not None and broker.admitted_epoch > self.epoch:
+            self.epoch = ABSENT
+        return self.epoch != ABSENT
+
+    def holds(self, image: ClusterImage) -> bool:
+        """It is admitted now."""
+        broker = image.brokers.get(self._broker_id)
+        if broker is None or broker.live is None or not broker.is_admitted:
+            return False
+        return broker.live.incarnation == self.incarnation
+
+
+def always(image: ClusterImage) -> bool:
+    """Of a broker that is alone."""
+    return True
+
+
+class Roles:
+    """Of one broker, in the cluster as an image has it."""
+
+    def __init__(self, broker_id: int, image: ClusterImage, now: float, *, may_lead: bool = True) -> None:
+        self._broker_id = broker_id
+        self.may_lead = may_lead
+        self.image = image
+        self.now = now
+
+    def is_replica(self, state: PartitionState) -> bool:
+        return self._broker_id in state.replicas
+
+    def is_leader(self, state: PartitionState) -> bool:
+        return state.leader == self._broker_id
+
+    def role(
+        self, topic: Topic, state: PartitionState, log: PartitionLog, shown: Offset | None
+    ) -> Leading | Following | None:
+        """For a new object over this log. `shown`: the high watermark of the one before it.
+
+        None: there is no other replica, and nobody to be waited for.
+        """
+        known = log.log_start_offset if shown is None else min(shown, log.log_end_offset)
+        if not self.is_leader(state) or not self.may_lead:
+            leader = SOMEBODY if self.is_leader(state) else state.leader
+            return Following(leader, LeaderEpoch(state.leader_epoch), log, known)
+        if state.replicas == (self._broker_id,):
+            return None
+        return self.leading(topic, state, log.log_end_offset, known)
+
+    def leading(self, topic: Topic, state: PartitionState, epoch_start: Offset, shown: Offset) -> Leading:
+        return Leading(self._broker_id, in_sync(self.image, topic, state), epoch_start, shown, self.now)

@@ -1,0 +1,1 @@
+"""Whole production brokers, three to five of them, in a simulated world, from one seed."""

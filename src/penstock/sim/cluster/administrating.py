@@ -1,0 +1,155 @@
+"""An administrator: makes, grows and deletes topics, changes who leads, and how many must be in sync.
+
+What it does may fail or be done without anybody saying so. What has been confirmed is so.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import ErrorCode
+from penstock.protocol.messages.alter_partition_reassignments import (
+    ALTER_PARTITION_REASSIGNMENTS,
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from penstock.protocol.messages.create_partitions import (
+    CREATE_PARTITIONS,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from penstock.protocol.messages.create_topics import (
+    CREATE_TOPICS,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from penstock.protocol.messages.delete_topics import DELETE_TOPICS, DeleteTopicsRequest, DeleteTopicState
+from penstock.protocol.messages.elect_leaders import ELECT_LEADERS, ElectLeadersRequest, TopicPartitions
+from penstock.protocol.messages.incremental_alter_configs import (
+    INCREMENTAL_ALTER_CONFIGS,
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from penstock.sim.cluster.client import TROUBLE, Client
+
+if TYPE_CHECKING:
+    from penstock.sim.cluster.cluster import SimCluster
+
+TIMEOUT_MS: Final = 5_000
+REPLICAS: Final = 3
+TIMESTAMP_AFTER: Final = "message.timestamp.after.max.ms"
+DAY_MS: Final = 24 * 3_600_000
+MINIMUM: Final = "min.insync.replicas"
+OF_TOPIC: Final = 2
+SETS: Final = 0
+PARTITIONS_MAX: Final = 4
+
+
+class Administrator:
+    def __init__(self, cluster: "SimCluster") -> None:
+        self._cluster = cluster
+        self._client = Client(cluster, "administrator")
+        self._made = 0
+        self._partitions: dict[str, int] = {}
+
+    def start(self) -> None:
+        self._client.run(self._run())
+
+    async def _run(self) -> None:
+        plan, random = self._cluster.plan, self._client.random
+        deeds = [self._make, self._grow, self._delete] if plan.changes_topics else []
+        deeds += [self._change_minimum] if plan.changes_minimum else []
+        deeds += [self._change_leader] if plan.changes_leaders else []
+        while deeds and self._cluster.is_producing:
+            await self._client.rest(random.choice((0.4, 1.0, 4.0)))
+            await random.choice(deeds)()
+
+    async def insist(self, deed: Callable[[], Awaitable[bool]]) -> None:
+        """Until it is confirmed."""
+        while not await deed():
+            await self._client.rest()
+
+    async def make(self, name: str, partitions: int) -> bool:
+        """Whether it was confirmed that the topic is there."""
+        configs = [
+            CreatableTopicConfig("segment.ms", str(self._cluster.plan.segment_ms)),
+            # A broker whose clock is an hour slow would refuse what comes from its future.
+            CreatableTopicConfig(TIMESTAMP_AFTER, str(DAY_MS)),
+        ]
+        wanted = CreatableTopic(name, partitions, REPLICAS, configs=configs)
+        try:
+            answer = await self._client.ask(
+                self._client.anybody(), CREATE_TOPICS, CreateTopicsRequest([wanted], TIMEOUT_MS), seconds=6
+            )
+        except TROUBLE:
+            return False
+        code = ErrorCode(answer.topics[0].error_code)
+        if code is ErrorCode.NONE:
+            self._partitions[name] = partitions
+        if code is ErrorCode.INVALID_CONFIG:
+            self._cluster.violate(f"{name} is refused: {answer.topics[0].error_message}")
+        return code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+
+    async def _make(self) -> None:
+        self._made += 1
+        await self.make(f"passing-{self._made}", self._client.random.choice((1, 2)))
+
+    async def _delete(self) -> None:
+        names = [name for name in self._partitions if name not in self._cluster.topics]
+        if not names:
+            return
+        name = self._client.random.choice(names)
+        del self._partitions[name]
+        request = DeleteTopicsRequest([DeleteTopicState(name)], [name], TIMEOUT_MS)
+        try:
+            await self._client.ask(self._client.anybody(), DELETE_TOPICS, request, seconds=6)
+        except TROUBLE:
+            return
+
+    async def _grow(self) -> None:
+        name = self._client.random.choice(sorted(self._partitions))
+        count = self._partitions[name] + 1
+        if count > PARTITIONS_MAX:
+            return
+        request = CreatePartitionsRequest([CreatePartitionsTopic(name, count, None)], TIMEOUT_MS)
+        try:
+            answer = await self._client.ask(self._client.anybody(), CREATE_PARTITIONS, request, seconds=6)
+        except TROUBLE:
+            return
+        if answer.results[0].error_code == ErrorCode.NONE:
+            self._partitions[name] = count
+
+    async def _change_leader(self) -> None:
+        """Another replica is preferred, and leads if it is in sync. Sometimes it has to become one first."""
+        random, image = self._client.random, self._cluster.truth.image
+        name = random.choice(sorted(self._cluster.topics))
+        state = random.choice(image.topics[name].partitions)
+        nodes = random.choice((state.replicas, state.replicas, self._cluster.plan.nodes))
+        replicas = random.sample(nodes, REPLICAS)
+        wanted = ReassignableTopic(name, [ReassignablePartition(state.index, replicas)])
+        reassigns = AlterPartitionReassignmentsRequest(TIMEOUT_MS, topics=[wanted])
+        elects = ElectLeadersRequest(0, [TopicPartitions(name, [state.index])], TIMEOUT_MS)
+        try:
+            await self._client.ask(
+                self._client.anybody(), ALTER_PARTITION_REASSIGNMENTS, reassigns, seconds=6
+            )
+            await self._client.ask(self._client.anybody(), ELECT_LEADERS, elects, seconds=6)
+        except TROUBLE:
+            return
+
+    async def _change_minimum(self) -> None:
+        name = self._client.random.choice(sorted(self._cluster.topics))
+        await self.set_minimum(name, self._client.random.choice((1, 2, 2, 3)))
+
+    async def set_minimum(self, name: str, minimum: int) -> bool:
+        resource = AlterConfigsResource(OF_TOPIC, name, [AlterableConfig(MINIMUM, SETS, str(minimum))])
+        request = IncrementalAlterConfigsRequest([resource])
+        try:
+            answer = await self._client.ask(
+                self._client.anybody(), INCREMENTAL_ALTER_CONFIGS, request, seconds=6
+            )
+        except TROUBLE:
+            return False
+        return answer.responses[0].error_code == ErrorCode.NONE

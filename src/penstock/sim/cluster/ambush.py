@@ -1,0 +1,85 @@
+"""A fault that waits for the moment that matters: a change of a partition is on its way to the store.
+
+Whoever decides about a partition has to do with a store that may carry the decision out long after its answer
+was waited for. What happens to the brokers meanwhile is what makes that dangerous, and by chance alone it
+seldom happens just then. So here the two come together: the change arrives after its sender gave up, or
+nobody is told that it did, and somebody whom it makes a leader or takes in is cut off, sleeps or dies.
+
+Rule: only what may happen anyway is done. Whether anything is wrong with it say the same checks as always.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.host.metadata_store import Change, Put
+from penstock.metadata.image import NO_NODE, apply, changed_partitions
+from penstock.metadata.keys import Keys
+from penstock.sim.store import TIMEOUT_SECONDS, Fate
+
+if TYPE_CHECKING:
+    from penstock.sim.cluster.cluster import SimCluster
+
+PATIENCE_SECONDS: Final = 20.0
+ELECTIONS_SHARE: Final = 0.3
+"""There are many more elections than brokers that join."""
+
+
+class Prey(NamedTuple):
+    leader: int
+    """As it would be after the change."""
+    victim: int
+    """Who would lead from then on, or be in sync."""
+
+
+class Ambush:
+    def __init__(self, cluster: "SimCluster", random: Random) -> None:
+        self._cluster = cluster
+        self._random = random
+
+    async def prey(self) -> Prey | None:
+        """Who has gone into it; None: nobody came, or another ambush is laid already."""
+        store = self._cluster.store
+        if store.ambush is not None:
+            return None
+        caught: asyncio.Future[Prey] = self._cluster.loop.create_future()
+
+        def look(changes: Sequence[Change]) -> Fate | None:
+            prey = self._named(changes)
+            if prey is None:
+                return None
+            store.ambush = None
+            caught.set_result(prey)
+            return self._fate()
+
+        store.ambush = look
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                return await caught
+        except TimeoutError:
+            return None
+        finally:
+            if store.ambush is look:
+                store.ambush = None
+
+    def _fate(self) -> Fate:
+        if self._random.random() < 0.2:
+            return Fate(0.0, loses_reply=True)
+        # Mostly just after whoever asked has given up.
+        return Fate(TIMEOUT_SECONDS * self._random.choice((0.5, 1.1, 1.3, 1.6)), loses_reply=False)
+
+    def _named(self, changes: Sequence[Change]) -> Prey | None:
+        image = self._cluster.truth.image
+        prefix = f"{Keys(image.cluster_id).prefix}partitions/"
+        puts = [change for change in changes if isinstance(change, Put) and change.key.startswith(prefix)]
+        after = apply(image, puts, image.revision + 1)
+        for _, was, now in changed_partitions(image, after):
+            if was is None or now is None or now.leader == NO_NODE:
+                continue
+            joined = sorted(set(now.isr) - set(was.isr))
+            if joined:
+                return Prey(now.leader, joined[0])
+            if now.leader != was.leader and self._random.random() < ELECTIONS_SHARE:
+                return Prey(now.leader, now.leader)
+        return None

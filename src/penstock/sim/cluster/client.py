@@ -1,0 +1,139 @@
+"""What every simulated client has: a host of its own, connections, and an idea of who leads what.
+
+Rule: a client knows only what brokers told it. Where that is wrong, it is told so, and asks again.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.errors import ErrorCode, ProtocolError
+from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR, FindCoordinatorRequest
+from penstock.protocol.messages.list_offsets import (
+    LIST_OFFSETS,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from penstock.protocol.messages.metadata import METADATA, MetadataRequest, MetadataRequestTopic
+from penstock.protocol.schema import Api, Request, Response
+from penstock.sim.cluster.node import PORT
+from penstock.sim.processes import SimProcess
+from penstock.types import TopicId
+from penstock.wire.asynchronous import AsyncClient
+from penstock.wire.core import VersionMismatch
+
+if TYPE_CHECKING:
+    from penstock.sim.cluster.cluster import SimCluster
+
+ASK_SECONDS: Final = 3.0
+AGAIN_SECONDS: Final = 0.15
+NO_LEADER_EPOCH: Final = -1
+LATEST: Final = -1
+TROUBLE: Final = (OSError, ProtocolError, VersionMismatch)
+"""With a connection. A TimeoutError is an OSError."""
+
+
+class Topic(NamedTuple):
+    id: TopicId
+    leaders: tuple[int, ...]
+    epochs: tuple[int, ...]
+    """Of the leaders."""
+
+
+class Client:
+    def __init__(self, cluster: "SimCluster", name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.random = Random(f"client {cluster.plan.seed} {name}")
+        self.process = SimProcess(name)
+        self._connections: dict[tuple[int, int], AsyncClient] = {}
+        self._topics: dict[str, Topic] = {}
+        cluster.clients.append(self)
+
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """As a task of this client's process. What it raises ends the run."""
+        self.process.run(self.cluster.start, coroutine)
+
+    async def ask(
+        self,
+        node_id: int,
+        api: Api[Request, Response],
+        message: Request,
+        *,
+        seconds: float = ASK_SECONDS,
+        way: int = 0,
+    ) -> Response:
+        """`way`: one of several connections to the same node."""
+        connection = await self.connect(node_id, way)
+        return await connection.ask(api, message, seconds)
+
+    async def connect(self, node_id: int, way: int) -> AsyncClient:
+        known = self._connections.get((node_id, way))
+        if known is not None and not known.is_closed:
+            return known
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(ASK_SECONDS):
+            _, connection = await loop.create_connection(
+                lambda: AsyncClient(self.name), f"node-{node_id}", PORT
+            )
+        await connection.greet(ASK_SECONDS)
+        self._connections[node_id, way] = connection
+        return connection
+
+    def anybody(self) -> int:
+        return self.random.choice(self.cluster.plan.nodes)
+
+    async def rest(self, seconds: float = AGAIN_SECONDS) -> None:
+        await asyncio.sleep(seconds * self.random.uniform(0.5, 1.5))
+
+    # Who leads
+
+    async def topic(self, name: str) -> Topic | None:
+        """As it was last told; None: there is none, or nobody says."""
+        if name not in self._topics:
+            await self._learn(name)
+        return self._topics.get(name)
+
+    def forget(self, name: str) -> None:
+        self._topics.pop(name, None)
+
+    async def _learn(self, name: str) -> None:
+        wanted = MetadataRequest([MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+        try:
+            answer = await self.ask(self.anybody(), METADATA, wanted)
+        except TROUBLE:
+            return
+        for topic in answer.topics:
+            if topic.error_code == ErrorCode.NONE:
+                partitions = sorted(topic.partitions, key=lambda each: each.partition_index)
+                leaders = tuple(each.leader_id for each in partitions)
+                self._topics[name] = Topic(
+                    topic.topic_id, leaders, tuple(each.leader_epoch for each in partitions)
+                )
+
+    async def leader(self, name: str, index: int) -> tuple[Topic, int] | None:
+        """Who leads, after a rest if nobody is known."""
+        topic = await self.topic(name)
+        if topic is not None and index < len(topic.leaders) and topic.leaders[index] > 0:
+            return topic, topic.leaders[index]
+        self.forget(name)
+        await self.rest()
+        return None
+
+    async def end(self, name: str, index: int, leader: int, epoch: int) -> int | None:
+        """Where what was committed ends, as this leader says; None: it does not."""
+        asked = ListOffsetsTopic(name, [ListOffsetsPartition(index, epoch, LATEST)])
+        answer = await self.ask(leader, LIST_OFFSETS, ListOffsetsRequest(-1, topics=[asked]))
+        found = answer.topics[0].partitions[0]
+        return found.offset if found.error_code == ErrorCode.NONE else None
+
+    async def coordinator(self, group: str) -> int | None:
+        wanted = FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
+        try:
+            answer = await self.ask(self.anybody(), FIND_COORDINATOR, wanted)
+        except TROUBLE:
+            return None
+        found = answer.coordinators[0]
+        return found.node_id if found.error_code == ErrorCode.NONE else None

@@ -1,0 +1,331 @@
+"""One seed of a cluster, from the first broker's start to the last comparison.
+
+    start      all brokers, the topics
+    chaos      clients work while the faults of the plan come and go
+    heal       everything is put right; within a bound everybody is a member again, every replica in sync, and
+               every batch acknowledged
+    the end    what was committed is on every replica and is what a new reader reads
+
+Rule: whatever is wrong is raised as a Violation, at the event that made it so where that can be seen.
+"""
+
+import asyncio
+import zlib
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+from penstock.host.metadata_store import Event
+from penstock.host.tasks import Tasks
+from penstock.log.producers import Producer as KnownProducer
+from penstock.metadata.image import ClusterImage, PartitionState
+from penstock.sim.cluster.administrating import Administrator
+from penstock.sim.cluster.client import Client
+from penstock.sim.cluster.consuming import Reader
+from penstock.sim.cluster.faults import Faults
+from penstock.sim.cluster.group_member import Member, Places
+from penstock.sim.cluster.ledger import Ledger
+from penstock.sim.cluster.node import SimNode
+from penstock.sim.cluster.plan import Fault, Plan
+from penstock.sim.cluster.producing import CarelessProducer, Producer
+from penstock.sim.cluster.store_checks import StoreChecks
+from penstock.sim.cluster.watching import Watching
+from penstock.sim.history import Violation
+from penstock.sim.network import NetworkLoop, SimNetwork, Weather
+from penstock.sim.processes import OUTSIDE, WORLD
+from penstock.sim.store import SimStore, StoreFaults
+from penstock.types import TopicId, TopicPartition
+
+START_SECONDS_MAX: Final = 40.0
+LIVE_SECONDS_MAX: Final = 60.0
+"""After healing: a session's end, a start, an admission, and what was missed has to be fetched."""
+GROUP_SECONDS_MAX: Final = 40.0
+LOOK_SECONDS: Final = 0.1
+
+
+class SimCluster:
+    def __init__(self, plan: Plan, on_trace: Callable[[str], None] | None = None) -> None:
+        self.plan = plan
+        self.traces = on_trace is not None
+        self._on_trace = on_trace
+        self.world = WORLD
+        self.loop = NetworkLoop(self.random("loop"))
+        self.network = self.loop.network = SimNetwork(self.loop, self.random("network"), Weather())
+        self.store = SimStore(self.loop, self.random("store"), StoreFaults(plan.store_delay))
+        self.nodes = {number: SimNode(self, number) for number in plan.nodes}
+        self.watching = Watching(self.nodes, lambda: self.truth.image, lambda: self.loop.now)
+        self.truth = StoreChecks(self._admitted, self.watching.joined, self._has_lost_disk)
+        self.topics = {f"topic-{number}": plan.partitions for number in range(1, plan.topics + 1)}
+        self.places = Places()
+        self.is_producing = True
+        self.hash = 0
+        """Of all that clients were told, and when."""
+        self.acknowledged = 0
+        self.struck: Counter[str] = Counter()
+        """How often which fault did something."""
+        self._broken: Violation | None = None
+        self._ended: asyncio.Future[None]
+        self._producers: list[Producer] = []
+        self.clients: list[Client] = []
+
+    def random(self, what: str) -> Random:
+        return Random(f"{what} {self.plan.seed}")
+
+    # What clients and nodes say
+
+    def trace(self, line: str) -> None:
+        if self._on_trace is not None:
+            self._on_trace(f"{self.loop.now:10.4f} {line}")
+
+    def noted(self, line: str) -> None:
+        self.hash = zlib.crc32(f"{self.loop.now:.6f} {line}".encode(), self.hash)
+        self.trace(line)
+
+    def violate(self, sentence: str, cause: BaseException | None = None) -> None:
+        """End the run, wherever this is said."""
+        if self._broken is None:
+            self._broken = Violation(f"at {self.loop.now:.3f} s: {sentence}")
+            self._broken.__cause__ = cause
+        raise self._broken
+
+    def ledger(self, topic_id: TopicId, topic: str, index: int) -> Ledger:
+        return self.watching.ledger_of((topic_id, index), str(TopicPartition(topic, index)))
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        topic = self.truth.image.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
+
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """A task whose failure ends the run."""
+        Tasks(self._failed).start(coroutine, "part of the world")
+
+    def _failed(self, _: str, failure: BaseException) -> None:
+        if not self._ended.done():
+            self._ended.set_exception(failure)
+
+    def _admitted(self, node: int) -> None:
+        self.nodes[node].has_lost_disk = False
+
+    def _has_lost_disk(self, node: int) -> bool:
+        return self.nodes[node].has_lost_disk
+
+    # Running
+
+    def run(self) -> "SimCluster":
+        """Raises whatever the plan breaks."""
+        loop = self.loop
+        loop.after_each = self._after_each
+        self.store.on_commit = self._committed
+        self._ended = loop.create_future()
+        loop.set_exception_handler(self._callback_failed)
+        try:
+            loop.run_until_complete(self._run())
+        finally:
+            self.struck += self.store.counts
+            loop.after_each = None
+            loop.run_until_complete(self._end())
+            loop.close()
+        return self
+
+    def _committed(self, event: Event) -> None:
+        try:
+            self.truth.committed(event)
+        except Violation as problem:
+            self.violate(str(problem), problem)
+
+    def _callback_failed(self, _: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
+        """Of the world itself: what a broker's callbacks raise is told to the broker."""
+        if self._broken is None and self.loop.after_each is not None:
+            self._broken = Violation(f"at {self.loop.now:.3f} s: {details}")
+            self._broken.__cause__ = details.get("exception")
+
+    def _after_each(self) -> None:
+        if self._broken is not None:
+            broken, self.loop.after_each = self._broken, None
+            raise broken
+        self.watching.look()
+
+    async def _run(self) -> None:
+        self.start(self._play())
+        await self._ended
+
+    async def _end(self) -> None:
+        """Whatever still runs is dropped: nothing is asked of it any more."""
+        for node in self.nodes.values():
+            if not node.process.is_buried:
+                await node.kill()
+        for client in self.clients:
+            client.process.is_dead = True
+            await self.loop.bury(client.process)
+        here = asyncio.current_task()
+        while left := [task for task in OUTSIDE.tasks if task is not here]:
+            for task in left:
+                task.cancel()
+            await asyncio.sleep(0)
+
+    async def _play(self) -> None:
+        for node in self.nodes.values():
+            node.start()
+        everybody = set(self.plan.nodes)
+        await self._until(lambda: self.truth.image.admitted == everybody, START_SECONDS_MAX, "start")
+        administrator = Administrator(self)
+        for name, partitions in self.topics.items():
+            await administrator.insist(partial(administrator.make, name, partitions))
+        self._start_clients()
+        administrator.start()
+        faults = Faults(self)
+        for fault in self.plan.faults:
+            self.start(self._later(faults, fault))
+        await asyncio.sleep(max(0.0, self.plan.seconds - self.loop.now))
+        self.trace("heals")
+        await faults.heal()
+        await self._live(administrator)
+        await self._validate()
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    async def _later(self, faults: Faults, fault: Fault) -> None:
+        await asyncio.sleep(max(0.0, fault.at - self.loop.now))
+        await faults.happen(fault)
+
+    def _start_clients(self) -> None:
+        plan = self.plan
+        places = [(name, index) for name, count in self.topics.items() for index in range(count)]
+        made: list[Producer | CarelessProducer | Reader | Member] = []
+        for number in range(plan.idempotent):
+            producer = Producer(self, f"producer-{number}", *places[number % len(places)])
+            self._producers.append(producer)
+            made.append(producer)
+        made += [
+            CarelessProducer(self, f"careless-{number}", *places[number % len(places)])
+            for number in range(plan.careless)
+        ]
+        made += [
+            Reader(Client(self, f"reader-{number}"), *places[number % len(places)])
+            for number in range(plan.readers)
+        ]
+        made += [Member(self, f"member-{number}") for number in range(plan.members)]
+        for client in made:
+            client.start()
+
+    # Judging
+
+    async def _until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
+        ends_at = self.loop.now + seconds
+        while not holds():
+            if self.loop.now > ends_at:
+                self.violate(f"{what}: not within {seconds:g} s; {self._state()}")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _state(self) -> str:
+        image = self.truth.image
+        partitions = [
+            f"{topic.name}-{state.index}: {state.leader} of {state.isr} in {state.replicas}"
+            for topic in image.topics.values()
+            for state in topic.partitions
+        ]
+        busy = [producer.name for producer in self._producers if not producer.is_idle]
+        return f"admitted {sorted(image.admitted)}, {'; '.join(partitions)}; unacknowledged: {busy}"
+
+    def is_whole(self) -> bool:
+        """Everybody is there and has everything."""
+        image: ClusterImage = self.truth.image
+        return image.admitted == set(self.plan.nodes) and all(
+            set(state.isr) == set(state.replicas) and state.leader in state.isr
+            for topic in image.topics.values()
+            for state in topic.partitions
+        )
+
+    def can_lose(self, node: int) -> bool:
+        """Whether others have everything that was ever shown."""
+        return all(
+            node not in state.isr or len(state.isr) > 1
+            for topic in self.truth.image.topics.values()
+            for state in topic.partitions
+        )
+
+    async def _live(self, administrator: Administrator) -> None:
+        """H12: everything works again, and within a bound."""
+        ends_at = self.loop.now + LIVE_SECONDS_MAX
+        if self.plan.changes_minimum:
+            for name in self.topics:
+                await administrator.insist(partial(administrator.set_minimum, name, 2))
+        counts = [producer.acknowledged for producer in self._producers]
+
+        def all_write() -> bool:
+            return all(
+                producer.acknowledged > before
+                for producer, before in zip(self._producers, counts, strict=True)
+            )
+
+        await self._until(all_write, ends_at - self.loop.now, "every partition takes records again")
+        self.is_producing = False
+        await self._until(
+            lambda: all(producer.is_idle for producer in self._producers) and self.is_whole(),
+            ends_at - self.loop.now + 10,
+            "everybody is in sync again",
+        )
+        self.acknowledged = sum(producer.acknowledged for producer in self._producers)
+
+    async def _validate(self) -> None:
+        await asyncio.sleep(2)  # the last high watermark reaches the followers
+        last = Client(self, "last")
+        for topic in tuple(self.truth.image.topics.values()):
+            if topic.name not in self.topics and not topic.internal:
+                continue  # the administrator may be deleting it
+            for index in range(len(topic.partitions)):
+                ledger = self.ledger(topic.id, topic.name, index)
+                # All replicas were in sync. By now another may have been added.
+                state = self.truth.image.topics[topic.name].partitions[index]
+                ledger.compare(state.isr)
+                self._compare_producers(ledger, topic.name, state)
+                if topic.name in self.topics:
+                    reader = Reader(last, topic.name, index)
+                    async with asyncio.timeout(30):
+                        await reader.until(ledger.end)
+        if self.plan.members:
+            await self._compare_places()
+
+    def _compare_producers(self, ledger: Ledger, topic: str, state: PartitionState) -> None:
+        """I8: what replicas remember of producers is the same, and what the log says."""
+        known: list[dict[int, tuple[int, int, int]]] = []
+        for node_id in state.isr:
+            running = self.nodes[node_id].running
+            assert running is not None
+            partition = running.storage.partitions.find(topic, state.index)
+            assert partition is not None
+            known.append(
+                {producer_id: _summary(each) for producer_id, each in partition.log.producers.items()}
+            )
+            ledger.require_producers(node_id, known[-1])
+        if any(each != known[0] for each in known):
+            self.violate(f"{ledger.name}: replicas {state.isr} remember producers as {known}")
+
+    async def _compare_places(self) -> None:
+        """I9, H9: the group has read everything, and another coordinator finds the same in its log."""
+        ends = {
+            (topic.id, state.index): self.ledger(topic.id, name, state.index).end
+            for name in self.topics
+            for topic in (self.truth.image.topics[name],)
+            for state in topic.partitions
+        }
+        await self._until(
+            lambda: all(self.places.acknowledged.get(each, 0) >= end for each, end in ends.items()),
+            GROUP_SECONDS_MAX,
+            "the group has read everything",
+        )
+        last = Member(self, "last-member")
+        before = [await last.find_place(owned) for owned in ends]
+        coordinator = await last.find_coordinator()
+        await self.nodes[coordinator].kill()
+        other = Member(self, "other-member")
+        async with asyncio.timeout(GROUP_SECONDS_MAX):
+            after = [await other.find_place(owned) for owned in ends]
+        if before != after:
+            self.violate(f"node-{coordinator} has the group at {before}, who comes after it at {after}")
+
+
+def _summary(producer: KnownProducer) -> tuple[int, int, int]:
+    return producer.epoch, producer.last.last_sequence, producer.last.last_offset

@@ -1,0 +1,217 @@
+"""What has been committed, partition by partition, and what must be true of it ever after.
+
+Committed is what a leader shows: what lies below its high watermark. Each batch is entered when the first
+leader does, as it lies on the disks at that moment. From then on
+
+    everybody who may be in sync has it     on the platter, byte for byte, dead or alive
+    every later leader has it               when its leadership begins
+    an idempotent producer wrote it once    its batches follow each other without a gap
+    a client sees it                        and nothing else, at the offset where it is
+
+Disks are looked at from outside, so that what a broker believes of itself does not count.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from penstock.errors import CorruptData
+from penstock.protocol.batches import BatchHeader, parse_header
+from penstock.sim.cluster.node import LOGS, SimNode
+from penstock.sim.device import FileNode, FolderNode
+from penstock.sim.history import Violation
+from penstock.types import TopicId
+
+LOG_SUFFIX: Final = ".log"
+Place = tuple[TopicId, int]
+"""A topic, by id, and the number of a partition."""
+
+
+class Batch(NamedTuple):
+    """What tells batches apart."""
+
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+    crc: int
+    producer_id: int
+    base_sequence: int
+    shown_by: int
+    """The leader epoch of who showed it first."""
+
+
+class Stored(NamedTuple):
+    """A batch as it lies on a platter."""
+
+    header: BatchHeader
+    content: bytes
+
+
+class Copy:
+    """One partition on one node's disk, read along as it grows."""
+
+    def __init__(self, node: SimNode, folder: str) -> None:
+        self._node = node
+        self._path = f"{LOGS}/{folder}"
+        self._segment = ""
+        self._position = 0
+        """Where the batch after the last one that was asked for would be."""
+
+    def at(self, offset: int) -> Stored | None:
+        """The batch on the platter that starts there; None if there is none for certain."""
+        folder = self._node.disk.durable(self._path)
+        if not isinstance(folder, FolderNode):
+            return None
+        file = folder.stored.get(self._segment)
+        if isinstance(file, FileNode):
+            # What is there now may be another batch, or the middle of one.
+            header = _header(file.stored, self._position)
+            if header is not None and header.base_offset == offset:
+                return self._taken(file, header)
+        self._segment, self._position = _segment_of(folder, offset), 0
+        file = folder.stored.get(self._segment)
+        if not isinstance(file, FileNode):
+            return None
+        while (header := _header(file.stored, self._position)) is not None and header.base_offset <= offset:
+            if header.base_offset == offset:
+                return self._taken(file, header)
+            self._position += header.size
+        return None
+
+    def _taken(self, file: FileNode, header: BatchHeader) -> Stored | None:
+        begin, self._position = self._position, self._position + header.size
+        whole = len(file.stored) >= self._position
+        return Stored(header, bytes(file.stored[begin : self._position])) if whole else None
+
+
+def _segment_of(folder: FolderNode, offset: int) -> str:
+    """Empty: there is none."""
+    names = [name for name in folder.stored if name.endswith(LOG_SUFFIX) and int(name[:20]) <= offset]
+    return max(names, default="")
+
+
+def _header(content: bytearray, position: int) -> BatchHeader | None:
+    """None: no batch is there."""
+    with suppress(CorruptData):
+        return parse_header(content, position)
+    return None
+
+
+class Ledger:
+    """Of one partition, over all its leaders."""
+
+    def __init__(self, name: str, nodes: dict[int, SimNode]) -> None:
+        self.name = name
+        self.batches: dict[int, Batch] = {}
+        """By base offset; one after the other, without a hole."""
+        self.end = 0
+        self._copies = {node_id: Copy(node, name) for node_id, node in nodes.items()}
+        self._nodes = nodes
+        self._next_sequence: dict[int, int] = {}
+
+    def require(self, condition: bool, sentence: str) -> None:
+        if not condition:
+            raise Violation(f"{self.name}: {sentence}")
+
+    def shown(self, leader: int, epoch: int, up_to: int, *, isr: frozenset[int]) -> None:
+        """A leader's high watermark has moved there. `isr`: who may be in sync as the leader knows."""
+        offset = self.end
+        while offset < up_to:
+            stored = self._copies[leader].at(offset)
+            self.require(stored is not None, f"node-{leader} shows offset {offset}, which is not on its disk")
+            assert stored is not None
+            batch = _batch(stored.header, epoch)
+            for member in sorted(isr - {leader}):
+                if not self._nodes[member].has_lost_disk:
+                    there = self._copies[member].at(offset)
+                    sentence = (
+                        f"node-{leader} shows offset {offset}; node-{member} is in sync and has not stored it"
+                    )
+                    self.require(there is not None and there.content == stored.content, sentence)
+            self._enter(batch)
+            offset = batch.next_offset
+
+    def _enter(self, batch: Batch) -> None:
+        producer, known = batch.producer_id, self._next_sequence
+        if producer >= 0:
+            expected = known.get(producer, 0)
+            sentence = f"producer {producer}: sequence {batch.base_sequence} follows {expected - 1}"
+            self.require(batch.base_sequence == expected, sentence)
+            known[producer] = expected + batch.next_offset - batch.base_offset
+        self.batches[batch.base_offset] = batch
+        self.end = batch.next_offset
+
+    def begins(self, leader: int, epoch: int) -> None:
+        """A leadership has begun: it has everything that leaders before it have shown.
+
+        The last batch tells: logs that have it are the same before it, which `matching.py` sees to.
+        """
+        batch = next((each for each in reversed(self.batches.values()) if each.shown_by < epoch), None)
+        if batch is not None:
+            stored, at = self._copies[leader].at(batch.base_offset), batch.base_offset
+            sentence = f"node-{leader} leads in epoch {epoch} without what was committed at offset {at}"
+            self.require(stored is not None and _is_same(batch, stored.header), sentence)
+
+    def require_all(self, node_id: int) -> None:
+        """It joins who is in sync. Its log has no holes and is the leader's, so the last batch tells."""
+        if not self.end or self._nodes[node_id].has_lost_disk:
+            return
+        last = next(reversed(self.batches.values()))
+        stored = self._copies[node_id].at(last.base_offset)
+        sentence = f"node-{node_id} joins without what was committed at offset {last.base_offset}"
+        self.require(stored is not None and _is_same(last, stored.header), sentence)
+
+    # What clients see
+
+    def acknowledged(self, header: BatchHeader, base_offset: int) -> None:
+        """`header`: of the batch as it was sent."""
+        batch = self.batches.get(base_offset)
+        what = (
+            f"sequence {header.base_sequence} of producer {header.producer_id}, acknowledged at {base_offset}"
+        )
+        self.require(batch is not None, f"{what}, is not committed; that ends at {self.end}")
+        assert batch is not None
+        same = (batch.crc, batch.producer_id) == (header.crc, header.producer_id)
+        self.require(same, f"{what}, is not there; {batch} is")
+
+    def read(self, header: BatchHeader) -> None:
+        batch = self.batches.get(header.base_offset)
+        self.require(batch is not None, f"offset {header.base_offset} was read and is not committed")
+        assert batch is not None
+        self.require(_is_same(batch, header), f"{header} was read where {batch} is committed")
+
+    # At the end
+
+    def require_producers(self, node_id: int, known: Mapping[int, tuple[int, int, int]]) -> None:
+        """What a replica remembers of producers is what is in the log. `known`: with the last sequence
+        second."""
+        for producer_id, sequence in self._next_sequence.items():
+            last = known[producer_id][1] if producer_id in known else -1
+            sentence = (
+                f"node-{node_id} takes {last} for the last of producer {producer_id}, not {sequence - 1}"
+            )
+            self.require(last == sequence - 1, sentence)
+
+    def compare(self, replicas: tuple[int, ...]) -> None:
+        """These replicas have all of it."""
+        for offset, batch in self.batches.items():
+            for node_id in replicas:
+                stored = self._copies[node_id].at(offset)
+                sentence = f"node-{node_id} has not what was committed at offset {offset}"
+                self.require(stored is not None and _is_same(batch, stored.header), sentence)
+
+
+def _is_same(batch: Batch, header: BatchHeader) -> bool:
+    return batch == _batch(header, batch.shown_by)
+
+
+def _batch(header: BatchHeader, shown_by: int) -> Batch:
+    return Batch(
+        header.base_offset,
+        header.next_offset,
+        header.leader_epoch,
+        header.crc,
+        header.producer_id,
+        header.base_sequence,
+        shown_by,
+    )

@@ -1,0 +1,293 @@
+"""One node of a simulated cluster: a machine with a disk, and the broker on it, one process after another.
+
+A process that ends because it could not start, as a broker does when its metadata store is away or its disk
+is full, is started again after a while, as a supervisor does.
+
+Rule: a broker that ends, or has a task end, for any other reason is a bug.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.broker.broker import RunningBroker, World, running_broker
+from penstock.broker.compaction import Cleaner
+from penstock.config.sources import load
+from penstock.errors import ConfigError, StorageFailed, StorageFull
+from penstock.host.tasks import Tasks
+from penstock.log.cleaning_job import Job, Step
+from penstock.sim.clock import SimClock
+from penstock.sim.disk import Mount, SimDisk
+from penstock.sim.processes import SimProcess
+from penstock.sim.store import SimClient
+from penstock.sim.worker import SimWorker
+
+if TYPE_CHECKING:
+    from penstock.sim.cluster.cluster import SimCluster
+
+PORT: Final = 9092
+DATA: Final = "/data"
+LOGS: Final = f"{DATA}/logs"
+RESTART_SECONDS: Final = 1.0
+OPEN_FILES_MAX: Final = 30
+BUGS: Final = frozenset({"task.failed", "callback.failed", "replica.damaged_answer"})
+"""What a broker says when something went wrong that never may."""
+
+
+class NoLock:
+    def __init__(self, path: str) -> None:
+        """One process has the disk: the node sees to it."""
+        self.mark = f"the lock on {path}"
+
+    def release(self) -> None:
+        pass
+
+
+class IdleCleaner:
+    """Nothing is compacted here."""
+
+    async def begin(self, job: Job) -> Step:
+        raise AssertionError
+
+    async def go_on(self) -> Step:
+        raise AssertionError
+
+    async def abandon(self) -> None:
+        raise AssertionError
+
+    def give_up(self) -> None:
+        raise AssertionError
+
+    async def rest(self) -> None:
+        pass
+
+
+class Bytes:
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def bytes(self, count: int) -> bytes:
+        return self._random.randbytes(count)
+
+
+class NodeClock(SimClock):
+    """Whose wall clock may be wrong."""
+
+    def __init__(self, node: "SimNode") -> None:
+        super().__init__(node.cluster.loop)
+        self._node = node
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self._node.clock_is_off_ms
+
+
+class NodeLog:
+    """Says what the broker does to the trace, and stops the run at what must not be said."""
+
+    def __init__(self, node: "SimNode") -> None:
+        self._node = node
+        self._process = node.process
+
+    def info(self, event: str, **fields: object) -> None:
+        self._say(event, fields)
+
+    warning = info
+
+    def error(self, event: str, **fields: object) -> None:
+        self._say(event, fields)
+        if event in BUGS and not self._process.is_dead:
+            self._node.cluster.violate(f"{self._node}: {event} {fields}")
+
+    def _say(self, event: str, fields: dict[str, Any]) -> None:
+        cluster = self._node.cluster
+        if cluster.traces:
+            words = " ".join(f"{name}={value}" for name, value in fields.items())
+            cluster.trace(f"{self._node} {event} {words}")
+
+
+class SimNode:
+    def __init__(self, cluster: "SimCluster", node_id: int) -> None:
+        self.cluster = cluster
+        self.id = node_id
+        self.host = f"node-{node_id}"
+        self.disk = self._new_disk(0)
+        self.disks = 1
+        self.has_lost_disk = False
+        """What it had acknowledged is gone, and the cluster has not taken notice yet."""
+        self.slowness_seconds = cluster.plan.disk_seconds
+        """What the disk takes for a job, at the most."""
+        self.clock_is_off_ms = 0
+        self.clock_rate = 1.0
+        self.is_cut_off_store = False
+        self.is_held_back = False
+        """It is shown late what happens in the store."""
+        self.running: RunningBroker | None = None
+        self.process = SimProcess(self.host)
+        self.process.is_dead = self.process.is_buried = True
+        self._mount: Mount
+        self._store: SimClient | None = None
+        self._stop: asyncio.Event
+        self._ended: asyncio.Event
+        self._lives = 0
+
+    def _new_disk(self, number: int) -> SimDisk:
+        disk = SimDisk(Random(f"disk {self.cluster.plan.seed} {self.id} {number}"))
+        disk.open_files_max = OPEN_FILES_MAX
+        disk.cold_reads = self.cluster.plan.cold_reads
+        return disk
+
+    @property
+    def is_up(self) -> bool:
+        return not self.process.is_dead
+
+    # Living
+
+    def start(self) -> None:
+        assert not self.is_up
+        self.process = SimProcess(self.host)
+        self._set_clock()
+        self._mount = self.disk.mount()
+        self._stop, self._ended = asyncio.Event(), asyncio.Event()
+        self._lives += 1
+        self.process.run(Tasks(self._failed).start, self._live(), self.host)
+
+    def _failed(self, name: str, failure: BaseException) -> None:
+        if self.is_up:
+            self.cluster.violate(f"{self} ends: {failure!r}", failure)
+
+    async def _live(self) -> None:
+        process = self.process
+        try:
+            async with running_broker(self._config(), self._world()) as running:
+                self.running = running
+                await self._stop.wait()
+        except (ConfigError, StorageFull, StorageFailed) as problem:
+            if process.is_dead:
+                return
+            self.cluster.trace(f"{self} ends: {problem}")
+            self.cluster.loop.call_later(RESTART_SECONDS, self._restart, process, context=self.cluster.world)
+        finally:
+            if process is self.process:
+                self.running = None
+                self._ended.set()
+
+    def _restart(self, process: SimProcess) -> None:
+        if process is self.process and not process.is_dead and self._ended.is_set():
+            self._die()
+            self.start()
+
+    def _config(self) -> Any:
+        plan = self.cluster.plan
+        flags: dict[str, str | int | bool | None] = {
+            "node_id": str(self.id),
+            "data_dir": DATA,
+            "kafka": f"{self.host}:{PORT}",
+            "metadata": "etcd://simulated:2379",
+            "insecure": True,
+        }
+        sets = (
+            f"replica.lag.time.max.ms={plan.lag_ms}",
+            "offsets.topic.num.partitions=2",
+            "group.consumer.min.session.timeout.ms=3000",
+            "group.consumer.session.timeout.ms=4000",
+        )
+        return load(flags, sets)
+
+    def _world(self) -> World:
+        cluster, random = self.cluster, Random(f"broker {self.cluster.plan.seed} {self.id} {self._lives}")
+        loop = cluster.loop
+
+        def new_worker(name: str, _: asyncio.AbstractEventLoop) -> SimWorker:
+            return SimWorker(loop, lambda: random.uniform(0.05, 1.0) * self.slowness_seconds)
+
+        def new_cleaner() -> Cleaner:
+            return IdleCleaner()
+
+        def open_store(address: str) -> SimClient:
+            self._store = cluster.store.client()
+            self._store.is_cut = self.is_cut_off_store
+            self.hold_back(self.is_held_back)
+            return self._store
+
+        return World(
+            clock=NodeClock(self),
+            disk=self._mount,
+            randomness=Bytes(random),
+            log=NodeLog(self),
+            open_store=open_store,
+            new_worker=new_worker,
+            new_cleaner=new_cleaner,
+            lock_folder=NoLock,
+        )
+
+    # Dying
+
+    def _die(self) -> None:
+        self.process.is_dead = self._mount.is_dead = True
+        if self._store is not None:
+            self._store.is_dead = True
+        self.cluster.network.kill(self.process)
+        self.running = None
+
+    async def kill(self) -> None:
+        """As a crash: its disk, its store and its connections are gone before it can do anything about it."""
+        process = self.process
+        self._die()
+        await self.cluster.loop.bury(process)
+
+    async def stop(self, seconds_max: float) -> None:
+        """As an operator stops it, who loses his patience at some time."""
+        process = self.process
+        self._stop.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds_max):
+                await self._ended.wait()
+        if process is self.process and self.is_up:
+            await self.kill()
+
+    def wipe(self) -> None:
+        assert not self.is_up
+        self.disk = self._new_disk(self.disks)
+        self.disks += 1
+        self.has_lost_disk = True
+
+    # Other faults
+
+    def pause(self) -> Callable[[], None]:
+        """Returns what ends the pause."""
+        process = self.process
+        self.cluster.loop.pause(process)
+
+        def go_on() -> None:
+            if process.is_paused:
+                self.cluster.loop.go_on(process)
+
+        return go_on
+
+    def drift(self, rate: float) -> None:
+        """Its clocks run so much faster, or slower, from now on."""
+        self.clock_rate = rate
+        self._set_clock()
+
+    def _set_clock(self) -> None:
+        if self.clock_rate != self.process.rate:
+            self.process.drift(self.clock_rate, self.cluster.loop.now)
+
+    def hold_back(self, is_held_back: bool) -> None:
+        self.is_held_back = is_held_back
+        if self._store is None:
+            return
+        if is_held_back:
+            self._store.is_shown.clear()
+        else:
+            self._store.is_shown.set()
+
+    def cut_off_store(self, is_cut: bool) -> None:
+        self.is_cut_off_store = is_cut
+        if self._store is not None:
+            self._store.is_cut = is_cut
+
+    def __str__(self) -> str:
+        return self.host

@@ -1,0 +1,178 @@
+"""What a seed decides before anything happens: how large the cluster is, who uses it, which faults come when.
+
+A plan is a value. The faults are a list with numbers, so that a failing plan can be made smaller by leaving
+some out; whoever acts draws from random numbers of its own, so that what is left does the same as before.
+
+Rule: a seed has a few kinds of faults, not all of them. Where everything fails at once, little is reached.
+"""
+
+from collections.abc import Collection
+from enum import StrEnum
+from random import Random
+from typing import Any, Final, NamedTuple
+
+# What a failing plan may be tried without.
+WITHOUT: Final[dict[str, dict[str, Any]]] = {
+    "members": {"members": 0},
+    "careless": {"careless": 0},
+    "readers": {"readers": 0},
+    "repeats": {"repeats": 0.0},
+    "cold-reads": {"cold_reads": 0.0},
+    "topic-changes": {"changes_topics": False},
+    "minimum-changes": {"changes_minimum": False},
+    "leader-changes": {"changes_leaders": False},
+}
+WARM_UP_SECONDS: Final = 3.0
+BROKERS_MIN: Final = 3
+BROKERS_MAX: Final = 5
+SECONDS: Final = 60.0
+
+
+class Kind(StrEnum):
+    KILL = "kill"
+    """Of processes; their disks lose nothing."""
+    POWER = "power"
+    """Of machines: what was not synced is lost, or torn."""
+    BLACKOUT = "blackout"
+    """Of all machines at once."""
+    DYING = "dying"
+    """First a machine no longer reaches the others, then it loses its power. What it took from clients
+    meanwhile, nobody else has."""
+    WIPE = "wipe"
+    """One disk is lost for good, once, where others are in sync too."""
+    STOP = "stop"
+    """Cleanly, as an operator does."""
+    PAUSE = "pause"
+    CLOCK = "clock"
+    """The wall clock is wrong, by a minute or by an hour."""
+    DRIFT = "drift"
+    """All clocks of a machine run fast, or slow."""
+    CUT = "cut"
+    HALF_CUT = "half-cut"
+    CUT_CLIENTS = "cut-clients"
+    RESET = "reset"
+    SLOW_NETWORK = "slow-network"
+    LOSS = "loss"
+    STORE_AWAY = "store-away"
+    STORE_CUT = "store-cut"
+    STORE_LOSES = "store-loses"
+    STALE = "stale"
+    """What happens is shown to some nodes late, although the store answers them."""
+    AMBUSH = "ambush"
+    """When a partition is next to be changed, that reaches the store late or nobody is told that it did,
+    and a broker whom it names is in trouble meanwhile."""
+    EXPIRE = "expire"
+    COMPACT = "compact"
+    DISK_FULL = "disk-full"
+    SLOW_DISK = "slow-disk"
+    SYNC_FAILS = "sync-fails"
+
+
+class Fault(NamedTuple):
+    number: int
+    kind: Kind
+    at: float
+    seconds: float
+    nodes: tuple[int, ...]
+    """Whom it is about, the first one above all."""
+
+    def __str__(self) -> str:
+        nodes = ",".join(map(str, self.nodes))
+        return f"{self.number}: {self.kind} at {self.at:.1f} s for {self.seconds:g} s, nodes {nodes}"
+
+
+class Plan(NamedTuple):
+    seed: int
+    brokers: int
+    seconds: float
+    topics: int
+    partitions: int
+    idempotent: int
+    """Producers that want everything in order, once, and on all in-sync replicas."""
+    careless: int
+    """Producers that only want the leader to have it: what they write may be lost, and has to be cut."""
+    readers: int
+    members: int
+    in_flight: int
+    pause_seconds: float
+    """Between batches of a producer."""
+    repeats: float
+    """How often a batch is sent twice at once."""
+    lag_ms: int
+    segment_ms: int
+    disk_seconds: float
+    """What a job of a disk takes, at the most, while nothing is wrong with it."""
+    cold_reads: float
+    changes_topics: bool
+    changes_minimum: bool
+    changes_leaders: bool
+    """An operator gives partitions to other leaders, back and forth."""
+    store_seconds: float
+    """What a request to the metadata store takes there, or back, at the most."""
+    faults: tuple[Fault, ...]
+
+    @property
+    def store_delay(self) -> tuple[float, float]:
+        return self.store_seconds / 5, self.store_seconds
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return tuple(range(1, self.brokers + 1))
+
+    def with_faults(self, numbers: Collection[int]) -> "Plan":
+        return self._replace(faults=tuple(fault for fault in self.faults if fault.number in numbers))
+
+    def without(self, name: str) -> "Plan":
+        """Without something that WITHOUT names."""
+        return self._replace(**WITHOUT[name])
+
+
+def drawn(seed: int, *, brokers: int | None = None, seconds: float = SECONDS) -> Plan:
+    random = Random(f"plan {seed}")
+    drawn_brokers = random.choice((3, 3, 3, 4, 5))
+    count = drawn_brokers if brokers is None else brokers
+    changes_minimum = random.random() < 0.4
+    kinds = _kinds(random, may_wipe=not changes_minimum)
+    return Plan(
+        seed=seed,
+        brokers=count,
+        seconds=seconds,
+        topics=random.choice((1, 1, 2)),
+        partitions=random.choice((1, 2, 3)),
+        idempotent=random.choice((2, 3, 4)),
+        careless=random.choice((0, 1, 1)),
+        readers=random.choice((1, 1, 2)),
+        members=random.choice((0, 2, 2, 3)),
+        in_flight=random.choice((1, 3, 5)),
+        pause_seconds=random.choice((0.2, 0.5, 1.0)),
+        repeats=random.choice((0.0, 0.05, 0.3)),
+        lag_ms=random.choice((1_000, 3_000, 10_000)),
+        segment_ms=random.choice((500, 5_000, 600_000)),
+        disk_seconds=random.choice((0.002, 0.01, 0.05)),
+        cold_reads=random.choice((0.0, 0.0, 0.2)),
+        changes_topics=random.random() < 0.4,
+        changes_minimum=changes_minimum,
+        changes_leaders=random.random() < 0.4,
+        store_seconds=random.choice((0.003, 0.03, 0.2)),
+        faults=_faults(random, kinds, count, seconds),
+    )
+
+
+def _kinds(random: Random, *, may_wipe: bool) -> list[Kind]:
+    possible = [kind for kind in Kind if kind is not Kind.WIPE or may_wipe]
+    return sorted(random.sample(possible, random.choice((2, 3, 5, 8))))
+
+
+def _faults(random: Random, kinds: list[Kind], brokers: int, seconds: float) -> tuple[Fault, ...]:
+    """Close together or far apart; some begin while others last."""
+    gap = random.choice((1.5, 4.0, 8.0))
+    at = WARM_UP_SECONDS
+    faults: list[Fault] = []
+    while True:
+        at += gap * random.uniform(0.2, 1.8)
+        lasts = random.choice((0.1, 1.0, 3.0, 9.0))
+        nodes = random.sample(range(1, brokers + 1), random.choice((1, 1, 1, 2)))
+        kind = random.choice(kinds)
+        if at > seconds:
+            return tuple(faults)
+        faults.append(Fault(len(faults), kind, round(at, 3), lasts, tuple(nodes)))

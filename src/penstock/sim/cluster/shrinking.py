@@ -1,0 +1,86 @@
+"""From a plan that fails to a smaller one that still does.
+
+First the time after the failure goes, then faults, in halves and one by one, then clients. What is left is
+tried anew after each success, until nothing more can be left out. Each attempt is a whole run.
+
+Rule: a smaller plan that fails in another way counts. It is a failure, and a smaller one.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.sim.cluster.plan import WITHOUT, Plan, drawn
+
+Fails = Callable[[Plan], float | None]
+"""When a plan fails; None if it does not."""
+
+
+class Recipe(NamedTuple):
+    """How a plan is made from its seed."""
+
+    seed: int
+    brokers: int | None
+    seconds: float
+    faults: tuple[int, ...] | None = None
+    """None: all of them."""
+    without: tuple[str, ...] = ()
+
+    def plan(self) -> Plan:
+        plan = drawn(self.seed, brokers=self.brokers, seconds=self.seconds)
+        if self.faults is not None:
+            plan = plan.with_faults(self.faults)
+        for name in self.without:
+            plan = plan.without(name)
+        return plan
+
+    def command(self) -> str:
+        words = [f"python -m penstock.sim --seed {self.seed}"]
+        if self.brokers is not None:
+            words.append(f"--brokers {self.brokers}")
+        words.append(f"--seconds {self.seconds:g}")
+        if self.faults is not None:
+            numbers = ",".join(str(fault.number) for fault in self.plan().faults)  # within these seconds
+            words.append(f"--faults {numbers or 'none'}")
+        if self.without:
+            words.append(f"--without {','.join(self.without)}")
+        return " ".join(words)
+
+
+def shrink(recipe: Recipe, failed_at: float, fails: Fails, say: Callable[[str], None]) -> Recipe:
+    """The smallest that was found."""
+    best = recipe
+
+    def holds(candidate: Recipe) -> bool:
+        nonlocal best
+        at = fails(candidate.plan())
+        say(f"{'still fails' if at is not None else 'does not'}: {candidate.command()}")
+        if at is not None:
+            best = candidate
+        return at is not None
+
+    shorter = round(failed_at + 0.1, 1)
+    if shorter < recipe.seconds:
+        holds(recipe._replace(seconds=shorter))
+    _remove_faults(lambda: best, holds)
+    for name in WITHOUT:
+        if best.plan().without(name) != best.plan():
+            holds(best._replace(without=(*best.without, name)))
+    return best
+
+
+def _remove_faults(best: Callable[[], Recipe], holds: Callable[[Recipe], bool]) -> None:
+    size = max(1, len(best().plan().faults) // 2)
+    while True:
+        removed, at = False, 0
+        while True:
+            numbers = tuple(fault.number for fault in best().plan().faults)
+            if at >= len(numbers):
+                break
+            left = numbers[:at] + numbers[at + size :]
+            if holds(best()._replace(faults=left)):
+                removed = True
+            else:
+                at += size
+        if size == 1 and not removed:
+            return
+        size = max(1, size // 2)

@@ -1,0 +1,111 @@
+"""What must be true of the metadata, transaction by transaction, the moment it is committed.
+
+epochs              never fall; another leader has another leader epoch, and so has a leader whose replicas
+                    become fewer
+in-sync sets        are replicas, hold the leader, and are joined only by admitted brokers, which
+                    have everything that was ever shown
+elections           are clean: who leads was in sync, or eligible, and is admitted
+admission           comes after the broker has left every set in which others are left
+eligible leaders    were written by somebody who knew the minimum that holds
+"""
+
+from collections.abc import Callable
+
+from penstock.host.metadata_store import Event, Put
+from penstock.metadata.durability import eligible, min_isr_changes
+from penstock.metadata.image import NO_NODE, ClusterImage, PartitionState, Topic, apply, changed_partitions
+from penstock.metadata.keys import CLUSTER_ID_KEY, Keys
+from penstock.sim.history import Violation
+
+Joined = Callable[[Topic, int, int], None]
+"""Told the topic, the partition and the broker."""
+Images = tuple[ClusterImage, ClusterImage]
+"""Before a transaction, and after it."""
+
+
+class StoreChecks:
+    def __init__(
+        self, on_admitted: Callable[[int], None], on_joined: Joined, has_lost_disk: Callable[[int], bool]
+    ) -> None:
+        self.image = ClusterImage(cluster_id="none")
+        self._on_admitted = on_admitted
+        self._on_joined = on_joined
+        self._has_lost_disk = has_lost_disk
+
+    def committed(self, event: Event) -> None:
+        for change in event.changes:
+            if change.key == CLUSTER_ID_KEY and isinstance(change, Put):
+                self.image = ClusterImage(cluster_id=change.value.decode())
+        prefix = Keys(self.image.cluster_id).prefix
+        changes = [change for change in event.changes if change.key.startswith(prefix)]
+        before = self.image
+        self.image = after = apply(before, changes, event.revision)
+        for topic, was, now in changed_partitions(before, after):
+            if now is not None:
+                self._check_state(topic, now)
+                if was is not None:
+                    _Change((before, after), topic, was, now).check()
+                    for node in sorted(set(now.isr) - set(was.isr)):
+                        self._on_joined(topic, now.index, node)
+        for node in sorted(after.admitted - before.admitted):
+            self._check_admission(before, node)
+            self._on_admitted(node)
+
+    def _check_state(self, topic: Topic, state: PartitionState) -> None:
+        where = f"{topic.name}-{state.index}"
+        isr = set(state.isr)
+        require(len(isr) == len(state.isr) and isr <= set(state.replicas), where, f"in sync are {state.isr}")
+        require(state.leader in (*isr, NO_NODE), where, f"{state.leader} leads; in sync are {state.isr}")
+        require(isr.isdisjoint(state.elr), where, f"eligible are {state.elr}; in sync are {state.isr}")
+
+    def _check_admission(self, before: ClusterImage, node: int) -> None:
+        for topic in before.topics.values():
+            for state in topic.partitions:
+                others = before.admitted.intersection(state.isr) - {node}
+                sentence = f"node-{node} is admitted and still in sync beside {sorted(others)}"
+                where = f"{topic.name}-{state.index}"
+                require(node not in state.isr or not others, where, sentence)
+                is_out = node not in (*state.isr, *state.elr)
+                require(is_out or not self._has_lost_disk(node), where, f"node-{node} is believed: {state}")
+
+
+class _Change:
+    def __init__(self, images: Images, topic: Topic, was: PartitionState, now: PartitionState) -> None:
+        self._before, self._after = images
+        self._topic = topic
+        self._was = was
+        self._now = now
+
+    def check(self) -> None:
+        was, now = self._was, self._now
+        self._require(now.leader_epoch >= was.leader_epoch, "the leader epoch falls")
+        self._require(now.partition_epoch > was.partition_epoch, "the partition epoch does not grow")
+        if not set(was.replicas) <= set(now.replicas):
+            self._require(now.leader_epoch > was.leader_epoch, "a replica goes under the same epoch")
+        if now.leader != was.leader:
+            self._require(now.leader_epoch > was.leader_epoch, "another leads under the same epoch")
+            self._check_election()
+        joined = set(now.isr) - set(was.isr)
+        if now.leader == was.leader:
+            self._require(joined <= self._after.admitted, f"{sorted(joined)} joined and are not admitted")
+        had_all = {*was.isr, *was.elr}
+        self._require(had_all.issuperset(now.elr), "who was not in sync became eligible")
+        if now.elr and (now.elr, now.isr) != (was.elr, was.isr):
+            knew, holds = now.min_isr_changes, min_isr_changes(self._after, self._topic)
+            self._require(knew == holds, f"eligible under minimum {knew}, and it is {holds}")
+
+    def _check_election(self) -> None:
+        was, now = self._was, self._now
+        if now.leader == NO_NODE:
+            return
+        self._require(now.leader in self._after.admitted, "the leader is not admitted")
+        clean = {*was.isr, *eligible(self._before, self._before.topics[self._topic.name], was)}
+        self._require(now.leader in clean, f"who leads was not in {sorted(clean)}")
+
+    def _require(self, condition: bool, sentence: str) -> None:
+        require(condition, f"{self._topic.name}-{self._now.index}", f"{sentence}: {self._was} -> {self._now}")
+
+
+def require(condition: bool, where: str, sentence: str) -> None:
+    if not condition:
+        raise Violation(f"{where}: {sentence}")

@@ -1,0 +1,197 @@
+"""After every event of a broker: what must hold of its partitions, looked at from outside.
+
+    one leader for an epoch    no two processes lead a partition under the same leader epoch, and nobody
+                               answers under another epoch than the one that was named
+    the high watermark         of a leader never goes back, is never past the end of its log, and moves only
+                               while enough replicas are in sync
+    what it passes             is entered into the ledger, which compares the disks of all who may be in sync
+    who counts for it          has heard of the leader's epoch: no earlier leader can tell him any more to cut
+                               what he has confirmed
+    a cut, and a start         leave those who are in sync, or eligible, everything that was shown
+    what is flushed            is on the platter, and the same on all who have it (matching.py)
+
+Strategy: an event runs code of one process or two, and only what those have can have changed. What has not
+moved since the last look costs one comparison.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from penstock.broker.broker import RunningBroker
+from penstock.metadata.durability import eligible
+from penstock.metadata.image import ClusterImage, Topic
+from penstock.replication.partition import Partition
+from penstock.sim.cluster.ledger import Ledger, Place
+from penstock.sim.cluster.matching import Chains
+from penstock.sim.cluster.node import SimNode
+from penstock.sim.history import Violation
+from penstock.sim.processes import SimProcess
+from penstock.types import TopicPartition
+
+CUTS: Final = 0
+HIGH: Final = 2
+OBJECTS_MAX: Final = 200
+"""Of partitions that are gone some are kept until there are so many."""
+
+
+Looked = tuple[int, int, int]
+"""Of a partition: how often it was cut, up to where it is flushed, and its high watermark."""
+
+
+class Heard(NamedTuple):
+    epoch: int
+    at: float
+
+
+class Watching:
+    def __init__(
+        self, nodes: dict[int, SimNode], image: Callable[[], ClusterImage], now: Callable[[], float]
+    ) -> None:
+        """`image`: what the metadata store holds at this moment."""
+        self._image = image
+        self._now = now
+        self._nodes = nodes
+        self._order = tuple(nodes.values())
+        self.ledgers: dict[Place, Ledger] = {}
+        self._leaders: dict[tuple[Place, int], SimProcess] = {}
+        self._seen: dict[int, dict[Partition, Looked]] = {number: {} for number in nodes}
+        """Of each object, when it was last looked at."""
+        self._chains: dict[Place, Chains] = {}
+        self._epochs: dict[int, dict[Place, Heard]] = {number: {} for number in nodes}
+        """Of each node's process, the latest epoch that it has heard of."""
+        self._processes: dict[int, SimProcess] = {}
+
+    def ledger(self, partition: Partition) -> Ledger:
+        return self.ledger_of((partition.topic_id, partition.name.partition), str(partition.name))
+
+    def ledger_of(self, place: Place, name: str) -> Ledger:
+        found = self.ledgers.get(place)
+        if found is None:
+            found = self.ledgers[place] = Ledger(name, self._nodes)
+        return found
+
+    def look(self) -> None:
+        """After an event."""
+        for node in self._order:
+            process = node.process
+            if process.has_run:
+                process.has_run = False
+                if node.running is not None:
+                    self._look_at(node, process, node.running)
+
+    def _look_at(self, node: SimNode, process: SimProcess, running: RunningBroker) -> None:
+        seen = self._seen[node.id]
+        if self._processes.get(node.id) is not process:
+            self._processes[node.id] = process
+            seen.clear()
+            self._epochs[node.id].clear()
+            for chains in self._chains.values():
+                chains.cut(node.id, 0)  # what it did before it was looked at is not known
+        for partition in running.storage.partitions:
+            log = partition.log
+            now = log.cuts, log.flushed_end_offset, partition.high_watermark
+            before = seen.get(partition)
+            if before != now:
+                seen[partition] = now
+                self._moved(node, partition, before)
+        if len(seen) > OBJECTS_MAX:
+            there = set(running.storage.partitions)
+            self._seen[node.id] = {each: state for each, state in seen.items() if each in there}
+
+    def _moved(self, node: SimNode, partition: Partition, before: Looked | None) -> None:
+        leading, high = partition.leading, partition.high_watermark
+        if partition.offline is not None:
+            return
+        ledger = self.ledger(partition)
+        place = (partition.topic_id, partition.name.partition)
+        chains = self._chains.setdefault(place, Chains(ledger.name))
+        if before is None:
+            self._epochs[node.id][place] = Heard(partition.leader_epoch, self._now())
+        if before is None or before[CUTS] != partition.log.cuts:
+            chains.cut(node.id, partition.log.log_end_offset)
+            self._check_in_sync(node, partition, ledger)
+            self._check_producers(node, partition)
+        if partition.failure is None and not partition.log.is_truncating:
+            chains.flushed(node, partition.log)
+        if leading is None:
+            return
+        where = f"{partition.name} on {node}"
+        if before is None:
+            self._begin(node, partition, ledger)
+        elif high < before[HIGH]:
+            raise Violation(f"{where}: the high watermark goes back from {before[HIGH]} to {high}")
+        if high > partition.log.log_end_offset:
+            raise Violation(f"{where}: {high} is shown and it ends at {partition.log.log_end_offset}")
+        if before is not None and high > before[HIGH]:
+            self._check_epochs(node, partition, leading.maximal_isr)
+        if high <= ledger.end:
+            return
+        if not leading.has_enough:
+            raise Violation(f"{where}: {high} is shown with too few in sync: {leading}")
+        # Who is in sync says the store, and the leader, who may have proposed others meanwhile. It may also
+        # count somebody who is no replica any more, and has removed what he had.
+        isr = leading.maximal_isr.intersection(self._replicas(partition)).union(self._who_has_all(partition))
+        ledger.shown(node.id, partition.leader_epoch, high, isr=isr)
+
+    def require_epoch(self, node_id: int, place: Place, epoch: int, asked_at: float) -> None:
+        """It has answered somebody who asked under this epoch."""
+        heard = self._heard(node_id, place)
+        if heard is not None and heard.epoch != epoch and heard.at < asked_at:
+            raise Violation(f"node-{node_id} answers about {place[1]} under epoch {epoch}, and is in {heard}")
+
+    def leads(self, node_id: int, place: Place, epoch: int) -> bool:
+        """Whether its process has led in that epoch. Others answer too, and may have heard less."""
+        return self._leaders.get((place, epoch)) is self._nodes[node_id].process
+
+    def _heard(self, node_id: int, place: Place) -> Heard | None:
+        """None: its process has not been looked at yet."""
+        is_same = self._processes.get(node_id) is self._nodes[node_id].process
+        return self._epochs[node_id].get(place) if is_same else None
+
+    def _check_epochs(self, node: SimNode, partition: Partition, members: frozenset[int]) -> None:
+        place = (partition.topic_id, partition.name.partition)
+        for member in members - {node.id}:
+            heard = self._heard(member, place)
+            if heard is not None and heard.epoch < partition.leader_epoch:
+                where = f"{partition.name} on {node}, in epoch {partition.leader_epoch}"
+                raise Violation(f"{where}: node-{member} counts, and has heard only of {heard}")
+
+    def _replicas(self, partition: Partition) -> tuple[int, ...]:
+        """As the store has them."""
+        topic = self._image().topics_by_id.get(partition.topic_id)
+        return () if topic is None else topic.partitions[partition.name.partition].replicas
+
+    def _who_has_all(self, partition: Partition) -> tuple[int, ...]:
+        """Who may be elected, as the store has it: in sync, or eligible."""
+        image = self._image()
+        topic = image.topics_by_id.get(partition.topic_id)
+        if topic is None:
+            return ()
+        state = topic.partitions[partition.name.partition]
+        return (*state.isr, *eligible(image, topic, state))
+
+    def joined(self, topic: Topic, index: int, node_id: int) -> None:
+        """It is in sync from now on: it has everything that was ever shown."""
+        self.ledger_of((topic.id, index), str(TopicPartition(topic.name, index))).require_all(node_id)
+
+    def _check_in_sync(self, node: SimNode, partition: Partition, ledger: Ledger) -> None:
+        """Opened, or cut: who may be elected still has everything that was ever shown."""
+        end = partition.log.log_end_offset
+        if end < ledger.end and not node.has_lost_disk and node.id in self._who_has_all(partition):
+            raise Violation(f"{partition.name}: {node} may lead and ends at {end}; {ledger.end} was shown")
+
+    def _check_producers(self, node: SimNode, partition: Partition) -> None:
+        """What was cut off is not remembered."""
+        end = partition.log.log_end_offset
+        for producer_id, producer in partition.log.producers.items():
+            if producer.last.last_offset >= end:
+                raise Violation(
+                    f"{partition.name}: {node} ends at {end} and remembers {producer.last} of {producer_id}"
+                )
+
+    def _begin(self, node: SimNode, partition: Partition, ledger: Ledger) -> None:
+        key = (partition.topic_id, partition.name.partition), partition.leader_epoch
+        other = self._leaders.setdefault(key, node.process)
+        if other is not node.process:
+            raise Violation(f"{partition.name}: {other} and {node.process} lead in epoch {key[1]}")
+        ledger.begins(node.id, partition.leader_epoch)

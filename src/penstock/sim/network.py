@@ -1,0 +1,351 @@
+"""Connections between simulated processes: streams of bytes that are slow, stall, and break.
+
+Servers and clients use them as they use sockets, through `create_server` and `create_connection` of their
+loop. Each direction of a connection delivers its bytes in order, each piece after a delay of its own.
+
+    cut         what is sent from one host to another stays on its way until the cut is healed
+    half-cut    the same in one direction only
+    loss        what is lost is sent again by TCP, later each time, and holds up what comes after it
+    reset       both ends of a connection are told that it broke; what was on its way is lost
+
+Rule 1: bytes are never changed, doubled or put into another order: TCP does not do that. Whole requests are
+        doubled when a client asks again.
+Rule 2: nobody is told of a cut. Who waits for an answer has to give up by himself.
+Rule 3: the machine of a killed process lives on: it refuses new connections and resets old ones.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from enum import Enum
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from penstock.sim.processes import OUTSIDE, WORLD, ProcessLoop, SimProcess, current_process
+
+_FIRST_PORT: Final = 30_000
+_HIGH_BYTES: Final = 64 * 1024
+_CHUNK_BYTES: Final = 256 * 1024
+_AGAIN_S: Final = 0.2
+_LOST_S_MAX: Final = 10.0
+
+
+class Weather(NamedTuple):
+    """How long bytes take."""
+
+    delay_s: float = 0.0005
+    slow_share: float = 0.0
+    """How many of the pieces take up to `slow_s`."""
+    slow_s: float = 1.5
+    lost_share: float = 0.0
+    """How many of the pieces get lost, and are sent again after a while, and again after twice that."""
+
+
+class SimServer:
+    """What `create_server` returns."""
+
+    def __init__(self, network: "SimNetwork", process: SimProcess, port: int, factory: Any) -> None:
+        self._network = network
+        self.process = process
+        self.factory: Callable[[], asyncio.BaseProtocol] = factory
+        self.is_serving = False
+        self.port = port
+        self.sockets = (self,)
+
+    def getsockname(self) -> tuple[str, int]:
+        return self.process.host, self.port
+
+    async def start_serving(self) -> None:
+        self.is_serving = True
+
+    def close(self) -> None:
+        self._network.forget(self)
+
+    async def wait_closed(self) -> None:
+        """Nothing is left to wait for."""
+
+
+class SimNetwork:
+    def __init__(self, loop: "NetworkLoop", random: Random, weather: Weather) -> None:
+        self.loop = loop
+        self.weather = weather
+        self._random = random
+        self._servers: dict[tuple[str, int], SimServer] = {}
+        self._next_port = _FIRST_PORT
+        self._cuts: set[tuple[str, str]] = set()
+        self._ends: dict[SimEnd, None] = {}
+        self._healed = asyncio.Event()
+
+    # Faults
+
+    def cut(self, sender: str, receiver: str) -> None:
+        self._cuts.add((sender, receiver))
+
+    def mend(self, sender: str, receiver: str) -> None:
+        """End one cut; others stay."""
+        self._cuts.discard((sender, receiver))
+        self._let_flow()
+
+    def heal(self) -> None:
+        self._cuts.clear()
+        self._let_flow()
+
+    def _let_flow(self) -> None:
+        self._healed.set()
+        self._healed = asyncio.Event()
+        for end in tuple(self._ends):
+            end.flow()
+
+    def is_cut(self, sender: str, receiver: str) -> bool:
+        return (sender, receiver) in self._cuts
+
+    def reset(self, *, share: float = 1.0) -> None:
+        """Break connections between processes, all or some."""
+        for end in tuple(self._ends):
+            if end in self._ends and self._random.random() < share:
+                end.break_off(ConnectionResetError("the connection was reset"))
+
+    def kill(self, process: SimProcess) -> None:
+        for server in [each for each in self._servers.values() if each.process is process]:
+            self.forget(server)
+        for end in [each for each in self._ends if each.process is process]:
+            end.vanish()
+
+    def delay(self) -> float:
+        weather = self.weather
+        lost_s, again_s = 0.0, _AGAIN_S
+        while weather.lost_share and lost_s < _LOST_S_MAX and self._random.random() < weather.lost_share:
+            lost_s, again_s = lost_s + again_s, 2 * again_s
+        if weather.slow_share and self._random.random() < weather.slow_share:
+            return lost_s + self._random.uniform(0, weather.slow_s)
+        return lost_s + weather.delay_s * self._random.uniform(0.5, 1.5)
+
+    # Making connections
+
+    def listen(self, factory: Any, port: int) -> SimServer:
+        process = current_process()
+        if process.is_dead:
+            raise OSError(103, "the process is dead")
+        if not port:
+            self._next_port += 1
+            port = self._next_port
+        place = (process.host, port)
+        if place in self._servers:
+            raise OSError(98, "address already in use")
+        server = self._servers[place] = SimServer(self, process, port, factory)
+        return server
+
+    def forget(self, server: SimServer) -> None:
+        self._servers.pop((server.process.host, server.port), None)
+
+    async def connect(self, factory: Any, host: str, port: int) -> tuple["SimEnd", asyncio.BaseProtocol]:
+        client = current_process()
+        if client.is_dead:
+            raise ConnectionAbortedError(103, "the process is dead")
+        await self._reach(client.host, host)
+        server = self._servers.get((host, port))
+        if server is None or not server.is_serving:
+            await self._reach(host, client.host)
+            raise ConnectionRefusedError(111, f"nobody listens on {host}:{port}")
+        near = SimEnd(self, client, (host, port))
+        far = SimEnd(self, server.process, (client.host, 0))
+        near.peer, far.peer = far, near
+        far.begin(server.process.run(server.factory))
+        await self._reach(host, client.host)
+        near.begin(factory())
+        return near, near.protocol
+
+    async def _reach(self, sender: str, receiver: str) -> None:
+        await asyncio.sleep(self.delay())
+        while self.is_cut(sender, receiver):
+            await self._healed.wait()
+
+    def add(self, end: "SimEnd") -> None:
+        self._ends[end] = None
+
+    def remove(self, end: "SimEnd") -> None:
+        self._ends.pop(end, None)
+
+
+class _Ending(Enum):
+    CLOSED = 1
+    RESET = 2
+
+
+class SimEnd(asyncio.Transport):
+    """One end of a connection. What is written here arrives at the other."""
+
+    protocol: asyncio.BaseProtocol
+    peer: "SimEnd"
+
+    def __init__(self, network: SimNetwork, process: SimProcess, peer_name: tuple[str, int]) -> None:
+        super().__init__({"peername": peer_name, "sockname": (process.host, 0)})
+        self._network = network
+        self.process = process
+        self._under_way: list[tuple[float, bytes | _Ending]] = []
+        """What was sent and has not arrived: when it may, and what it is."""
+        self._unread: list[bytes | _Ending] = []
+        self._has_begun = False
+        self._is_reading = True
+        self._is_closing = False
+        self._is_gone = False
+        self._is_full = False
+        self._high = _HIGH_BYTES
+        self._low = _HIGH_BYTES // 4
+
+    def begin(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+        self._network.add(self)
+        self._call(self._open)
+
+    def _open(self) -> None:
+        if not self._is_gone:
+            self._has_begun = True
+            self.protocol.connection_made(self)
+            self._read()  # what the other end has sent before this one knew of the connection
+
+    # As a transport
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def write(self, data: Any) -> None:
+        if not self._is_closing and len(data):
+            self._send(bytes(data))
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def get_write_buffer_size(self) -> int:
+        return sum(len(data) for _, data in self._under_way if isinstance(data, bytes))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = _HIGH_BYTES if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def pause_reading(self) -> None:
+        self._is_reading = False
+
+    def resume_reading(self) -> None:
+        self._is_reading = True
+        self._network.loop.call_soon(self._read)
+
+    def close(self) -> None:
+        """What was written arrives, and then the end."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._send(_Ending.CLOSED)
+            self._network.loop.call_soon(self._lose, None)
+
+    def abort(self) -> None:
+        self.break_off(None)
+
+    # Breaking
+
+    def break_off(self, reason: Exception | None) -> None:
+        """This end is told at once, the other one when word of it can reach it."""
+        self._under_way.clear()
+        self._is_closing = True
+        self._send(_Ending.RESET)
+        self._network.loop.call_soon(self._lose, reason)
+
+    def vanish(self) -> None:
+        """The process is dead: it is told nothing, and its machine resets the connection."""
+        self._is_gone = self._is_closing = True
+        self._network.remove(self)
+        self.break_off(None)
+
+    def _lose(self, reason: Exception | None) -> None:
+        if not self._is_gone:
+            self._is_gone = self._is_closing = True
+            self._network.remove(self)
+            if self._has_begun:
+                self._call(self.protocol.connection_lost, reason)
+
+    # Moving bytes
+
+    def _send(self, data: bytes | _Ending) -> None:
+        at = self._network.loop.now + self._network.delay()
+        if self._under_way:
+            at = max(at, self._under_way[-1][0])
+        self._under_way.append((at, data))
+        self._network.loop.call_at(at, self.flow, context=WORLD)
+        self._note_fullness()
+
+    def flow(self) -> None:
+        """Whatever may arrive by now does."""
+        if self._network.is_cut(self.process.host, self.peer.process.host):
+            return
+        now = self._network.loop.now
+        while self._under_way and self._under_way[0][0] <= now:
+            _, data = self._under_way.pop(0)
+            self.peer._unread.append(data)
+        self._note_fullness()
+        self.peer._read()
+
+    def _note_fullness(self) -> None:
+        size = self.get_write_buffer_size()
+        if size > self._high and not self._is_full:
+            self._is_full = True
+            self._call(self.protocol.pause_writing)
+        elif self._is_full and size <= self._low:
+            self._is_full = False
+            if not self._is_gone:
+                self._call(self.protocol.resume_writing)
+
+    def _read(self) -> None:
+        if self.process.is_paused and self._unread:
+            self.process.run(self._network.loop.call_soon, self._read)  # when it goes on
+            return
+        while self._unread and self._has_begun and self._is_reading and not self._is_gone:
+            data = self._unread.pop(0)
+            if isinstance(data, bytes):
+                self._call(self._receive, data)
+            elif data is _Ending.CLOSED:
+                self._call(self._end_of_stream)
+            else:
+                self._lose(ConnectionResetError("the peer reset the connection"))
+
+    def _receive(self, data: bytes) -> None:
+        protocol = self.protocol
+        if isinstance(protocol, asyncio.Protocol):
+            protocol.data_received(data)
+            return
+        assert isinstance(protocol, asyncio.BufferedProtocol)
+        rest = memoryview(data)
+        while rest and not self._is_gone:
+            buffer = memoryview(protocol.get_buffer(len(rest))).cast("B")
+            count = min(len(buffer), len(rest), _CHUNK_BYTES)
+            buffer[:count] = rest[:count]
+            rest = rest[count:]
+            protocol.buffer_updated(count)
+            if not self._is_reading and rest:
+                self._unread.insert(0, bytes(rest))
+                return
+
+    def _end_of_stream(self) -> None:
+        assert isinstance(self.protocol, asyncio.Protocol | asyncio.BufferedProtocol)
+        if not self.protocol.eof_received():
+            self.close()
+
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        """As the process that this end belongs to; later, if that is paused."""
+        if self.process is OUTSIDE or not self.process.is_paused:
+            self.process.run(function, *arguments)
+        else:
+            self.process.run(self._network.loop.call_soon, function, *arguments)
+
+
+class NetworkLoop(ProcessLoop):
+    """Sockets of this loop are simulated."""
+
+    network: SimNetwork
+
+    async def create_server(  # type: ignore[override]
+        self, protocol_factory: Any, host: str, port: int, **_: object
+    ) -> SimServer:
+        return self.network.listen(protocol_factory, port)
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Any, host: str, port: int, **_: object
+    ) -> tuple[SimEnd, asyncio.BaseProtocol]:
+        return await self.network.connect(protocol_factory, host, port)

@@ -1,0 +1,206 @@
+"""Processes of a simulated cluster: whose a callback is, and whether it may run.
+
+All processes of a cluster share one event loop. Whatever a process starts runs in a copy of its context, so
+every callback knows its process without being told. A paused process keeps what is due to it until it goes
+on.
+
+A process has a clock of its own, which may run fast or slow. The loop tells it that clock's time, and its
+timers run by it.
+
+Rule: a process that was killed is cancelled like any other, again and again until none of its tasks is left,
+      but its disk, its connections and its store are cut off before: whatever its tasks do while they end,
+      nobody sees it.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar, copy_context
+from random import Random
+from typing import Any, Final, Unpack
+
+from penstock.sim.scheduler import Arguments, VirtualTimeLoop
+
+BURIAL_ROUNDS_MAX: Final = 10_000
+ROUNDING_SECONDS: Final = 1e-9
+ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
+
+
+class SimProcess:
+    """One life of one node: a restart is another process."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.is_dead = False
+        self.is_paused = False
+        self.is_buried = False
+        """Nothing of it is left, and what still falls due to it is dropped."""
+        self.has_run = False
+        """Since somebody last asked, and took it back."""
+        self.held: list[asyncio.Handle] = []
+        """What fell due while it was paused, in order."""
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.on_exception: ExceptionHandler | None = None
+        """What its callbacks raise is told to it, as if it had the loop for itself."""
+        self.rate = 1.0
+        """How much of its time goes by in a second."""
+        self.has_drifted = False
+        self._drifts_since = self._own_time_then = 0.0
+
+    def drift(self, rate: float, now: float) -> None:
+        """Its clock runs at another rate from now on. Timers that are set already stay where they are."""
+        self._own_time_then = self.own_time(now)
+        self.rate, self.has_drifted, self._drifts_since = rate, True, now
+
+    def own_time(self, now: float) -> float:
+        return self._own_time_then + (now - self._drifts_since) * self.rate
+
+    def world_time(self, own_time: float) -> float:
+        """A little later, so that rounding never makes a timer run before its own time."""
+        return self._drifts_since + (own_time - self._own_time_then) / self.rate + ROUNDING_SECONDS
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call it as if the process had: what it starts belongs to the process."""
+        self.has_run = True
+        context = copy_context()
+        context.run(_current.set, self)
+        return context.run(function, *arguments)
+
+    def __repr__(self) -> str:
+        state = "dead" if self.is_dead else "paused" if self.is_paused else "running"
+        return f"<SimProcess {self.host} {state}>"
+
+
+OUTSIDE = SimProcess("outside")
+"""Whoever belongs to no process: the world itself."""
+_current: ContextVar[SimProcess] = ContextVar("process", default=OUTSIDE)
+
+
+def current_process() -> SimProcess:
+    return _current.get()
+
+
+def _whose(context: Context | None) -> SimProcess:
+    return _current.get() if context is None else context.get(_current, OUTSIDE)
+
+
+def _outside_context() -> Context:
+    context = copy_context()
+    context.run(_current.set, OUTSIDE)
+    return context
+
+
+WORLD: Final = _outside_context()
+"""For what goes on whatever becomes of the process that began it: bytes on their way."""
+
+
+def _task_of_its_process(
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+    **options: Any,
+) -> asyncio.Task[Any]:
+    task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
+    tasks = current_process().tasks
+    tasks[task] = None
+    task.add_done_callback(lambda ended: tasks.pop(ended, None))
+    return task
+
+
+class ProcessLoop(VirtualTimeLoop):
+    """Runs only what belongs to a process that runs."""
+
+    ran: SimProcess = OUTSIDE
+    """Whose the last event was."""
+
+    # Time
+
+    def time(self) -> float:
+        process = _current.get()
+        return process.own_time(self._now) if process.has_drifted else self._now
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        process, when = _whose(context), self._now + delay
+        if process.has_drifted:
+            when = process.world_time(process.own_time(self._now) + delay)
+        return self._set_timer(when, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        process = _whose(context)
+        if process.has_drifted:
+            when = process.world_time(when)
+        return self._set_timer(when, callback, *args, context=context)
+
+    # Whether they may run
+
+    def may_run(self, handle: asyncio.Handle) -> bool:
+        # A handle has no public way to ask; the attribute is there since contexts are.
+        process: SimProcess = handle._context.get(_current, OUTSIDE)  # type: ignore[attr-defined]
+        if process.is_buried:
+            return False
+        if not process.is_paused or process.is_dead:
+            self.ran = process
+            process.has_run = True
+            return True
+        process.held.append(handle)
+        return False
+
+    # Tasks, and whose they are
+
+    def __init__(self, random: Random, now: float = 0.0) -> None:
+        super().__init__(random, now)
+        self.set_task_factory(_task_of_its_process)
+
+    async def bury(self, process: SimProcess) -> None:
+        """End all tasks of a dead process, in no time."""
+        assert process.is_dead
+        self.go_on(process)  # what was kept back may be what a task waits for
+        for _ in range(BURIAL_ROUNDS_MAX):
+            if not process.tasks:
+                break
+            for task in tuple(process.tasks):
+                task.cancel()
+            await asyncio.sleep(0)
+        assert not process.tasks, f"tasks of {process.host} do not end: {list(process.tasks)}"
+        process.is_buried = True
+
+    # What callbacks raise
+
+    def set_exception_handler(self, handler: ExceptionHandler | None) -> None:
+        process = current_process()
+        if process is OUTSIDE:
+            super().set_exception_handler(handler)
+        else:
+            process.on_exception = handler
+
+    def get_exception_handler(self) -> ExceptionHandler | None:
+        process = current_process()
+        return super().get_exception_handler() if process is OUTSIDE else process.on_exception
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        process = current_process() if self.ran is OUTSIDE else self.ran
+        if process.is_dead:
+            return  # what it does while it ends is nobody's concern
+        if process.on_exception is not None:
+            process.on_exception(self, context)
+        else:
+            super().call_exception_handler(context)
+
+    def pause(self, process: SimProcess) -> None:
+        process.is_paused = True
+
+    def go_on(self, process: SimProcess) -> None:
+        """What fell due meanwhile runs at once, in the order it would have."""
+        process.is_paused = False
+        held, process.held = process.held, []
+        self._due.extend(held)

@@ -1,0 +1,377 @@
+"""A metadata store in memory that does everything etcd promises, and as little more as possible.
+
+One `SimStore` is the store; each simulated node has a `client` of its own. A request takes a while to
+arrive, is carried out at one moment, and its answer takes a while to come back. Either may be lost,
+or come after the client has given up: then a transaction happens behind the back of whoever asked.
+
+Faults are plain attributes that the simulation sets: chances and delays on the store, `is_away` for
+all of it (nobody answers, no session ends), `is_full` (nothing more is written), `is_cut` for one client's
+way to it, `is_shown` for what it is told, and `ambush` for the one request that is waited for.
+
+Rule 1: all randomness is drawn from the Random that was given, all time is the loop's.
+Rule 2: what is not promised is not given: a conflict over a deleted key does not tell its revision,
+        revisions jump where others share the store, and history is gone when it was compacted.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple, TypeVar
+
+from penstock.host.metadata_store import (
+    ABSENT,
+    Change,
+    Committed,
+    Compare,
+    Conflict,
+    Delete,
+    Entry,
+    Event,
+    HistoryGone,
+    Put,
+    SessionId,
+    Snapshot,
+    StoreAway,
+    StoreFull,
+    StoreRefuses,
+    require_well_formed,
+)
+from penstock.sim.processes import WORLD
+from penstock.sim.scheduler import VirtualTimeLoop
+
+Result = TypeVar("Result")
+
+CHANGES_MAX = 128
+TIMEOUT_SECONDS = 4.0
+SILENCE_SECONDS = 4.0
+"""After which a watch that hears nothing from a store that is away is given up."""
+
+
+@dataclass(slots=True)
+class StoreFaults:
+    delay_seconds: tuple[float, float] = (0.0, 0.0)
+    """Of a request, of an answer, and of each event on its way to a watcher."""
+    stalls: float = 0.0
+    """The chance that one of them takes up to twice as long as a client waits."""
+    lost_requests: float = 0.0
+    lost_replies: float = 0.0
+    broken_watches: float = 0.0
+    """The chance, with each event, that the watch breaks instead of showing it."""
+    foreign_changes: float = 0.0
+    """The chance, with each transaction, that others who share the store have changed something."""
+
+
+class Fate(NamedTuple):
+    """Of one request that was waited for."""
+
+    late_seconds: float
+    """How much longer than others it takes to arrive."""
+    loses_reply: bool
+
+
+Ambush = Callable[[Sequence[Change]], Fate | None]
+"""Told of every transaction when it is sent. None: that is not the one."""
+USUAL = Fate(0.0, loses_reply=False)
+
+
+@dataclass(slots=True)
+class _Session:
+    ttl_seconds: float
+    ends_at: float
+    keys: set[str] = field(default_factory=set)
+
+
+class _Happened(NamedTuple):
+    at: float
+    event: Event
+
+
+class SimStore:
+    def __init__(self, loop: VirtualTimeLoop, random: Random, faults: StoreFaults | None = None) -> None:
+        self._loop = loop
+        self.random = random
+        self.faults = faults or StoreFaults()
+        self.is_away = False
+        self.is_full = False
+        """Keys can be deleted and sessions kept, nothing more."""
+        self.revision = 1
+        self.entries: dict[str, Entry] = {}
+        self.on_commit: Callable[[Event], None] = lambda _: None
+        """Told of every transaction the moment it happens: the place for what must hold always."""
+        self.ambush: Ambush | None = None
+        self.counts: Counter[str] = Counter()
+        """Of what went wrong."""
+        self._history: list[_Happened] = []
+        self._compacted_to = 0
+        self._sessions: dict[SessionId, _Session] = {}
+        self._last_session = SessionId(0)
+        self._happened = asyncio.Event()
+
+    def client(self) -> "SimClient":
+        return SimClient(self, self._loop)
+
+    # Faults
+
+    def go_away(self) -> None:
+        """Nobody answers, and no session ends, until `come_back`."""
+        assert not self.is_away
+        self.is_away = True
+
+    def come_back(self) -> None:
+        """As etcd does when it has a leader again: every session is given its time anew."""
+        assert self.is_away
+        self.is_away = False
+        for session in self._sessions.values():
+            session.ends_at = self._loop.now + session.ttl_seconds
+
+    def compact(self, revision: int | None = None) -> None:
+        """Forget what happened up to `revision`, or up to now."""
+        self._compacted_to = max(self._compacted_to, self.revision if revision is None else revision)
+        self._history = [each for each in self._history if each.event.revision > self._compacted_to]
+        self._tell()
+
+    def delay(self) -> float:
+        if self.random.random() < self.faults.stalls:
+            return self.random.uniform(0, 2 * TIMEOUT_SECONDS)
+        return self.random.uniform(*self.faults.delay_seconds)
+
+    # Doing
+
+    def read(self, prefix: str) -> Snapshot:
+        found = {key: self.entries[key] for key in sorted(self.entries) if key.startswith(prefix)}
+        return Snapshot(self.revision, found)
+
+    def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Committed | Conflict:
+        if self.random.random() < self.faults.foreign_changes:
+            self.revision += self.random.randint(1, 3)
+        if self.is_full and any(isinstance(change, Put) for change in changes):
+            raise StoreFull("there is no room")
+        for change in changes:
+            if (
+                isinstance(change, Put)
+                and change.session is not None
+                and change.session not in self._sessions
+            ):
+                raise StoreRefuses(f"session {change.session} is over")
+        moved = [compare for compare in compares if self._revision_of(compare.key) != compare.revision]
+        if moved:
+            there = [self._revision_of(compare.key) for compare in moved if compare.key in self.entries]
+            return Conflict(max(there, default=None))
+        has_changed = self._commit(changes)
+        return Committed(self.revision, has_changed=has_changed)
+
+    def begin_session(self, ttl_ms: int) -> SessionId:
+        if self.is_full:
+            raise StoreFull("there is no room")
+        self._last_session = SessionId(self._last_session + 1)
+        session = _Session(ttl_ms / 1000, self._loop.now + ttl_ms / 1000)
+        self._sessions[self._last_session] = session
+        self._loop.call_at(session.ends_at, self._look_at, self._last_session, session, context=WORLD)
+        return self._last_session
+
+    def keep_session(self, number: SessionId) -> bool:
+        session = self._sessions.get(number)
+        if session is None:
+            return False
+        session.ends_at = self._loop.now + session.ttl_seconds
+        return True
+
+    def _revision_of(self, key: str) -> int:
+        entry = self.entries.get(key)
+        return ABSENT if entry is None else entry.revision
+
+    def _commit(self, changes: Sequence[Change]) -> bool:
+        effective: list[Put | Delete] = []
+        for change in changes:
+            if isinstance(change, Put):
+                effective.append(change)
+            elif isinstance(change, Delete):
+                effective += [change] if change.key in self.entries else []
+            else:
+                doomed = sorted(key for key in self.entries if key.startswith(change.prefix))
+                effective += map(Delete, doomed)
+        if not effective:
+            return False
+        self.revision += 1
+        for change in effective:
+            self._apply(change)
+        event = Event(self.revision, tuple(effective))
+        self._history.append(_Happened(self._loop.now, event))
+        self.on_commit(event)
+        self._tell()
+        return True
+
+    def _apply(self, change: Put | Delete) -> None:
+        for session in self._sessions.values():
+            session.keys.discard(change.key)
+        if isinstance(change, Delete):
+            del self.entries[change.key]
+            return
+        self.entries[change.key] = Entry(change.value, self.revision)
+        if change.session is not None:
+            self._sessions[change.session].keys.add(change.key)
+
+    def _look_at(self, number: SessionId, session: _Session) -> None:
+        """When a session may have ended: it has, or it was kept meanwhile."""
+        if self._sessions.get(number) is not session:
+            return
+        if self.is_away:
+            self._loop.call_later(session.ttl_seconds, self._look_at, number, session)
+        elif self._loop.now >= session.ends_at:
+            self.counts["session-over"] += 1
+            self.end_session(number)
+        else:
+            self._loop.call_at(session.ends_at, self._look_at, number, session)
+
+    def session_of(self, key: str) -> SessionId | None:
+        """Whose end takes `key` away."""
+        owners = [number for number, session in self._sessions.items() if key in session.keys]
+        return owners[0] if owners else None
+
+    def end_session(self, number: SessionId) -> None:
+        """At its owner's wish, or because its owner has been silent for too long."""
+        session = self._sessions.pop(number, None)
+        if session is not None:
+            self._commit([Delete(key) for key in sorted(session.keys)])
+
+    # Watching
+
+    def after(self, revision: int) -> _Happened | None:
+        """The first event after `revision`, if there is one."""
+        if revision < self._compacted_to:
+            self.counts["history-gone"] += 1
+            raise HistoryGone(f"compacted up to revision {self._compacted_to}")
+        low, high = 0, len(self._history)
+        while low < high:
+            middle = (low + high) // 2
+            if self._history[middle].event.revision > revision:
+                high = middle
+            else:
+                low = middle + 1
+        return self._history[low] if low < len(self._history) else None
+
+    async def happens(self) -> None:
+        """Returns when something more has happened."""
+        await self._happened.wait()
+
+    def _tell(self) -> None:
+        self._happened.set()
+        self._happened = asyncio.Event()
+
+
+class SimClient:
+    """A MetadataStore: one node's way to the store."""
+
+    changes_max = CHANGES_MAX
+
+    def __init__(self, store: SimStore, loop: VirtualTimeLoop) -> None:
+        self._store = store
+        self._loop = loop
+        self.is_cut = False
+        """Nothing gets through, in either direction."""
+        self.is_shown = asyncio.Event()
+        """Not set: what happens is shown later, although requests are answered."""
+        self.is_shown.set()
+        self.is_dead = False
+        """Its process is: nothing more is sent. What is under way arrives."""
+
+    async def read(self, prefix: str) -> Snapshot:
+        return await self._ask(lambda: self._store.read(prefix))
+
+    async def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Committed | Conflict:
+        require_well_formed(compares, changes, CHANGES_MAX)
+        fate = self._store.ambush(changes) if self._store.ambush is not None else None
+        return await self._ask(lambda: self._store.transact(compares, changes), fate or USUAL)
+
+    async def begin_session(self, ttl_ms: int) -> SessionId:
+        return await self._ask(lambda: self._store.begin_session(ttl_ms))
+
+    async def keep_session(self, session: SessionId) -> bool:
+        return await self._ask(lambda: self._store.keep_session(session))
+
+    async def end_session(self, session: SessionId) -> None:
+        await self._ask(lambda: self._store.end_session(session))
+
+    async def close(self) -> None:
+        """What is under way still arrives, as the packets of a process that has ended do."""
+
+    async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Event, None]:
+        store = self._store
+        while True:
+            await self._require_way()
+            happened = store.after(after_revision)
+            if happened is None:
+                await self._wait_for_more()
+                continue
+            # Events are on their way side by side, and arrive in their order.
+            await asyncio.sleep(max(0.0, happened.at + store.delay() - self._loop.now))
+            await self._require_way()
+            await self.is_shown.wait()
+            if store.random.random() < store.faults.broken_watches:
+                store.counts["broken-watch"] += 1
+                raise StoreAway("the watch broke")
+            after_revision, changes = happened.event
+            changes = tuple(change for change in changes if change.key.startswith(prefix))
+            if changes:
+                yield Event(after_revision, changes)
+
+    async def _wait_for_more(self) -> None:
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                await self._store.happens()
+        except TimeoutError:
+            return  # whoever waited looks whether there still is a way
+
+    async def _require_way(self) -> None:
+        if self._has_way():
+            return
+        await asyncio.sleep(self._store.random.uniform(0, SILENCE_SECONDS))
+        if not self._has_way():
+            raise StoreAway("the watch hears nothing")
+
+    def _has_way(self) -> bool:
+        return not self.is_cut and not self._store.is_away
+
+    async def _ask(self, job: Callable[[], Result], fate: Fate = USUAL) -> Result:
+        """Send a request and wait for its answer."""
+        store, answer = self._store, self._loop.create_future()
+        if self.is_dead:
+            raise StoreAway("the process is dead")
+        if store.random.random() < store.faults.lost_requests:
+            store.counts["lost-request"] += 1
+        else:
+            after = store.delay() + fate.late_seconds
+            self._loop.call_later(after, self._arrive, job, answer, fate, context=WORLD)
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                result: Result = await answer
+                return result
+        except TimeoutError:
+            raise StoreAway("no answer in time") from None
+
+    def _arrive(self, job: Callable[[], Result], answer: "asyncio.Future[Result]", fate: Fate) -> None:
+        store = self._store
+        if not self._has_way():
+            return
+        result: Result | None = None
+        refusal: StoreRefuses | StoreFull | None = None
+        try:
+            result = job()
+        except (StoreRefuses, StoreFull) as problem:
+            refusal = problem
+        if store.random.random() < store.faults.lost_replies or fate.loses_reply:
+            store.counts["lost-reply"] += 1
+        else:
+            self._loop.call_later(store.delay(), self._answer, answer, result, refusal, context=WORLD)
+
+    def _answer(
+        self, answer: "asyncio.Future[Any]", result: Any, refusal: StoreRefuses | StoreFull | None
+    ) -> None:
+        if answer.done() or not self._has_way():
+            return
+        if refusal is not None:
+            answer.set_exception(refusal)
+        else:
+            answer.set_result(result)

@@ -1,0 +1,111 @@
+"""A cluster of real processes: one etcd and several `penstock serve`, on free ports, in a test's folder.
+
+Rule: what was started here is ended here, by its pid, however the test ends.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from tests.integration.broker_process import BrokerProcess, eventually
+from tests.integration.etcd_process import Etcd, free_ports, running_etcd
+
+
+class ClusterProcesses:
+    def __init__(self, folder: Path, etcd: Etcd, count: int, settings: Mapping[str, object]) -> None:
+        self.etcd = etcd
+        self.folder = folder
+        self._settings = settings
+        # Addresses stay the same over restarts, as they do for anybody who runs a cluster.
+        self._ports = dict(enumerate(free_ports(count), start=1))
+        self.brokers = {node_id: self.broker(node_id) for node_id in self._ports}
+
+    def broker(
+        self, node_id: int, folder: str | None = None, port: int | None = None, etcd_port: int | None = None
+    ) -> BrokerProcess:
+        """As one of these. `etcd_port`: where it finds etcd, if that is not where it is."""
+        metadata = self.etcd.url if etcd_port is None else f"etcd://127.0.0.1:{etcd_port}"
+        addresses = ("--kafka", f"127.0.0.1:{port or self._ports[node_id]}", "--http", "127.0.0.1:0")
+        flags = ("--node-id", str(node_id), "--rack", f"rack-{node_id}", "--metadata", metadata)
+        path = self.folder / (folder or f"broker-{node_id}")
+        return BrokerProcess(path, *flags, settings=self._settings, addresses=addresses)
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+
+    def add(self, node_id: int) -> BrokerProcess:
+        """Another broker, which is ended with the others."""
+        (self._ports[node_id],) = free_ports(1)
+        self.brokers[node_id] = self.broker(node_id)
+        return self.brokers[node_id]
+
+    def start(self) -> None:
+        with ThreadPoolExecutor() as pool:
+            for started in [pool.submit(broker.start) for broker in self.brokers.values()]:
+                started.result()
+
+    def stop(self) -> None:
+        for broker in self.brokers.values():
+            if broker.is_running:
+                broker.resume()
+            broker.kill()
+
+    # Looking
+
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap, "socket.timeout.ms": 10_000})
+
+    def create(self, topic: str, *, partitions: int = 1, factor: int = 3) -> None:
+        self._create(NewTopic(topic, num_partitions=partitions, replication_factor=factor))
+
+    def create_led_by(self, topic: str, leader: int) -> None:
+        """With one partition and a replica everywhere."""
+        others = [node_id for node_id in self.brokers if node_id != leader]
+        self._create(NewTopic(topic, num_partitions=1, replica_assignment=[[leader, *others]]))
+
+    def _create(self, wanted: NewTopic) -> None:
+        admin = self.admin()  # held: it ends with its last reference
+        admin.create_topics([wanted])[wanted.topic].result(20)
+
+    def controller(self) -> int:
+        return int(json.loads(self.brokers[1].get("/v1/cluster")[1])["controller"])
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        found = self.admin().list_topics(topic, timeout=10).topics[topic].partitions.get(partition)
+        return found.leader if found is not None else -1
+
+    def isr(self, topic: str, partition: int = 0) -> list[int]:
+        found = self.admin().list_topics(topic, timeout=10).topics[topic].partitions.get(partition)
+        return sorted(found.isrs) if found is not None else []
+
+    def log_of(self, node_id: int, topic: str, partition: int = 0) -> bytes:
+        """The bytes of a replica, as they are on its disk."""
+        folder = self.brokers[node_id].data_dir / "logs" / f"{topic}-{partition}"
+        return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
+
+    def until_led_by_another(self, topic: str, leader: int, *, seconds_max: float) -> None:
+        eventually(lambda: self.leader(topic) not in (leader, -1), seconds_max=seconds_max)
+
+    def until_in_sync(self, topic: str, members: list[int], *, seconds_max: float = 20.0) -> None:
+        def is_in_sync() -> bool:
+            return self.isr(topic) == members
+
+        eventually(is_in_sync, seconds_max=seconds_max, every=0.1)
+
+
+@contextmanager
+def running_cluster(
+    folder: Path, count: int = 3, *, settings: Mapping[str, object] | None = None
+) -> Iterator[ClusterProcesses]:
+    with running_etcd(folder / "etcd") as etcd:
+        cluster = ClusterProcesses(folder, etcd, count, settings or {})
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()

@@ -1,0 +1,80 @@
+"""What commands say of partitions that nobody leads. librdkafka says that it found no leader, or nothing."""
+
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from typing import Any
+
+import pytest
+
+from penstock.cli.admin import Admin
+from penstock.cli.cluster import why_not_written
+from penstock.cli.connection import Broker
+from penstock.cli.consume import Reader, Span
+from penstock.cli.record_output import Incoming
+from penstock.cli.times import Kind, Place
+from penstock.config.listeners import Address
+from penstock.errors import CommandFailed
+from tests.unit.wire.fake_cluster import FakeCluster
+
+TIMEOUT_S = 1.0
+NOBODY = -1
+
+
+class Answerer(socketserver.StreamRequestHandler):
+    server: Any
+
+    def handle(self) -> None:
+        with suppress(KeyError, ConnectionError):  # asked for what it has no answer to, it hangs up
+            while size := self.rfile.read(4):
+                self.wfile.write(self.server.broker.answer(self.rfile.read(int.from_bytes(size))))
+
+
+class Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+
+
+@pytest.fixture
+def reached() -> Iterator[Broker]:
+    cluster = FakeCluster(1)
+    cluster.leaders = {0: 0, 1: NOBODY}
+    with Server(("127.0.0.1", 0), Answerer) as server:
+        server.broker = cluster.brokers[0]  # type: ignore[attr-defined]
+        address = cluster.brokers[0].address = Address("127.0.0.1", server.server_address[1])
+        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
+        try:
+            yield Broker((address,), TIMEOUT_S)
+        finally:
+            server.shutdown()
+
+
+def test_who_writes_learns_which_partition_nobody_leads(reached: Broker) -> None:
+    reason = why_not_written(reached, "orders", 1)
+    assert reason == "nobody leads orders-1: `penstock cluster status` shows which brokers are away"
+
+
+def test_who_asks_for_offsets_learns_which_partition_nobody_leads(reached: Broker) -> None:
+    with pytest.raises(CommandFailed) as failed:
+        Admin(reached._replace(timeout_s=2 * TIMEOUT_S)).offsets("orders", [1], Place(Kind.EARLIEST))
+    assert "nobody leads orders-1: `penstock cluster status`" in str(failed.value)
+
+
+def test_who_reads_to_the_end_learns_which_partition_nobody_leads(reached: Broker) -> None:
+    reader = Reader(reached, "orders", {1: Span(0, 5)}, None)
+    with closing(reader), pytest.raises(CommandFailed, match=r"^nobody leads orders-1:"):
+        read_longer_than_the_time_out(reader)
+
+
+def test_who_follows_waits_until_somebody_leads(reached: Broker) -> None:
+    with closing(Reader(reached, "orders", {1: Span(0, None)}, None)) as reader:
+        assert not read_longer_than_the_time_out(reader)
+
+
+def read_longer_than_the_time_out(reader: Reader) -> list[Incoming]:
+    deadline = time.monotonic() + TIMEOUT_S * 1.5
+    records = []
+    while time.monotonic() < deadline:
+        records += reader.next_records()
+    return records

@@ -1,0 +1,235 @@
+"""Who leads: in sync, else eligible, else nobody, unless it is allowed that records are lost."""
+
+import pytest
+
+from penstock.controller.brokers import drain, fence
+from penstock.controller.elections import ElectionType, elect, hand_over, prefer, settle
+from penstock.controller.topics import alter_broker_config, alter_topic_config, bump_leader_epochs
+from penstock.errors import ErrorCode
+from penstock.metadata.durability import eligible
+from penstock.metadata.facts import PartitionState
+from tests.unit.controller.controller_support import StoredCluster, accept_any, cluster_of, refusal
+from tests.unit.controller.scenarios import shrink, upkeep
+
+UNCLEAN = {"unclean.leader.election.enable": "true"}
+
+
+@pytest.fixture
+def cluster() -> StoredCluster:
+    """Broker 9 controls, and holds nothing that matters here."""
+    made = cluster_of(9, 1, 2, 3)
+    made.commit(drain(made.image, 9))
+    made.create("t", factor=3)
+    return made
+
+
+def lose(cluster: StoredCluster, *broker_ids: int) -> PartitionState:
+    for broker_id in broker_ids:
+        cluster.end_session(broker_id)
+    upkeep(cluster)
+    return cluster.state()
+
+
+def test_the_next_in_sync_leads_in_a_new_epoch_and_who_is_gone_is_not_in_sync(cluster: StoredCluster) -> None:
+    before = cluster.state()
+    first, second, third = before.replicas
+    after = lose(cluster, first)
+    assert (after.leader, after.leader_epoch, after.partition_epoch) == (second, 1, 1)
+    assert (after.isr, after.elr) == ((second, third), ())
+    assert after.replicas == before.replicas
+
+
+def test_a_follower_that_is_gone_costs_no_new_epoch(cluster: StoredCluster) -> None:
+    first, second, third = cluster.state().replicas
+    after = lose(cluster, third)
+    assert (after.leader, after.leader_epoch, after.partition_epoch) == (first, 0, 1)
+    assert after.isr == (first, second)
+
+
+def test_who_leaves_below_the_minimum_is_eligible_and_the_last_one_stays(cluster: StoredCluster) -> None:
+    first, second, third = cluster.state().replicas
+    lose(cluster, third)
+    after = lose(cluster, second)
+    assert (after.isr, after.elr, after.leader) == ((first,), (second,), first)
+    after = lose(cluster, first)
+    assert (after.isr, after.elr, after.leader) == ((first,), (second,), -1)
+    cluster.join(third, "second")
+    upkeep(cluster)
+    assert cluster.state().leader == -1, "it left when enough were in sync without it"
+    cluster.join(second, "second")
+    upkeep(cluster)
+    after = cluster.state()
+    assert (after.isr, after.elr, after.leader) == ((second,), (first,), second)
+    assert after.leader_epoch == 2
+
+
+def test_all_who_are_gone_at_once_may_lead_when_they_are_back(cluster: StoredCluster) -> None:
+    everybody = cluster.state().replicas
+    assert lose(cluster, *everybody).isr == everybody
+    cluster.join(everybody[2], "second")
+    upkeep(cluster)
+    after = cluster.state()
+    assert (after.isr, after.leader) == ((everybody[2],), everybody[2])
+    assert set(after.elr) == set(everybody[:2])
+
+
+@pytest.mark.parametrize("of_all", [False, True])
+def test_nobody_is_eligible_under_another_minimum(cluster: StoredCluster, of_all: bool) -> None:
+    """Also when it is the old one again: in between, records were committed without them."""
+    first, second, _ = cluster.state().replicas
+    shrink(cluster, first, second)
+    shrink(cluster, first)
+    topic = cluster.image.topics["t"]
+    assert eligible(cluster.image, topic, cluster.state()) == (second,)
+    for overrides in ({"min.insync.replicas": "1"}, {}):
+        if of_all:
+            cluster.commit(alter_broker_config(cluster.image, None, overrides, accept_any))
+        else:
+            cluster.commit(alter_topic_config(cluster.image, "t", overrides, accept_any))
+    after = lose(cluster, first)
+    assert (after.isr, after.leader) == ((first,), -1)
+    assert eligible(cluster.image, cluster.image.topics["t"], after) == ()
+
+
+def test_an_election_of_the_eligible_rests_on_the_minimum(cluster: StoredCluster) -> None:
+    first, second, _ = cluster.state().replicas
+    shrink(cluster, first, second)
+    shrink(cluster, first)
+    cluster.end_session(first)
+    decision = settle(cluster.image, (cluster.image.topics["t"], cluster.state()))
+    assert decision is not None
+    cluster.commit(alter_topic_config(cluster.image, "t", {"min.insync.replicas": "1"}, accept_any))
+    assert not cluster.attempt(decision)
+    upkeep(cluster)
+    assert cluster.state().leader == -1
+
+
+def test_an_election_rests_on_the_session_of_who_is_elected(cluster: StoredCluster) -> None:
+    first, second, _ = cluster.state().replicas
+    cluster.end_session(first)
+    decision = settle(cluster.image, (cluster.image.topics["t"], cluster.state()))
+    cluster.end_session(second)
+    assert decision is not None
+    assert not cluster.attempt(decision)
+
+
+def test_records_are_lost_only_where_that_is_allowed(cluster: StoredCluster) -> None:
+    first, second, third = cluster.state().replicas
+    shrink(cluster, first, second)
+    assert lose(cluster, first, second).leader == -1
+    cluster.commit(alter_topic_config(cluster.image, "t", UNCLEAN, accept_any))
+    upkeep(cluster)
+    after = cluster.state()
+    assert (after.leader, after.isr, after.elr) == (third, (third,), ())
+    assert after.is_recovering
+    shrink(cluster, third)
+    assert not cluster.state().is_recovering, "it has said how far it came"
+
+
+def test_who_has_the_records_and_waits_to_be_admitted_is_waited_for(cluster: StoredCluster) -> None:
+    first, second, _ = cluster.state().replicas
+    shrink(cluster, first, second)
+    cluster.commit(alter_topic_config(cluster.image, "t", UNCLEAN, accept_any))
+    for broker_id in (first, second):
+        cluster.end_session(broker_id)
+    cluster.join(second, "second")
+    upkeep(cluster)
+    assert cluster.state().leader == second
+    assert not cluster.state().is_recovering
+
+
+def test_a_drained_broker_leads_only_what_nobody_else_can(cluster: StoredCluster) -> None:
+    first, second, third = cluster.state().replicas
+    cluster.commit(drain(cluster.image, second))
+    assert lose(cluster, first).leader == third
+    assert lose(cluster, third).leader == second
+
+
+def test_a_leader_whose_copy_is_damaged_hands_over_to_who_is_in_sync(cluster: StoredCluster) -> None:
+    before = cluster.state()
+    first, second, third = before.replicas
+    partition = (cluster.image.topics["t"], before)
+    assert hand_over(cluster.image, partition, second) is None, "it does not lead"
+    decision = hand_over(cluster.image, partition, first)
+    assert decision is not None
+    cluster.commit(decision)
+    after = cluster.state()
+    assert (after.leader, after.leader_epoch, after.isr, after.elr) == (second, 1, (second, third), ())
+    # Of two replicas in sync the other is left, and who has lost records is not eligible.
+    for leader, left in ((second, third), (third, None)):
+        partition = (cluster.image.topics["t"], cluster.state())
+        decision = hand_over(cluster.image, partition, leader)
+        if left is None:
+            assert decision is None, "nobody else has it"
+        else:
+            assert decision is not None
+            cluster.commit(decision)
+            assert (cluster.state().isr, cluster.state().elr) == ((left,), ())
+
+
+def test_a_leader_whose_copy_is_damaged_hands_over_to_who_is_eligible(cluster: StoredCluster) -> None:
+    """The last in sync has it no longer; who left before him had all that was committed."""
+    first, second, _ = cluster.state().replicas
+    shrink(cluster, first, second)
+    shrink(cluster, first)
+    assert cluster.state().elr == (second,)
+    decision = hand_over(cluster.image, (cluster.image.topics["t"], cluster.state()), first)
+    assert decision is not None
+    cluster.commit(decision)
+    after = cluster.state()
+    assert (after.leader, after.isr, after.elr) == (second, (second,), ())
+
+
+def test_the_preferred_leader_is_elected_on_demand(cluster: StoredCluster) -> None:
+    first, second, third = cluster.state().replicas
+
+    def decide() -> object:
+        return elect(cluster.image, "t", 0, ElectionType.PREFERRED)
+
+    assert refusal(decide).code == ErrorCode.ELECTION_NOT_NEEDED
+    lose(cluster, first)
+    assert refusal(decide).code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    cluster.join(first, "second")
+    upkeep(cluster)
+    assert refusal(decide).code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    assert prefer(cluster.image, (cluster.image.topics["t"], cluster.state())) is None
+    shrink(cluster, first, second, third)
+    cluster.commit(elect(cluster.image, "t", 0, ElectionType.PREFERRED))
+    assert (cluster.state().leader, cluster.state().leader_epoch) == (first, 2)
+
+
+def test_an_unclean_election_on_demand_takes_whoever_is_there(cluster: StoredCluster) -> None:
+    first, second, third = cluster.state().replicas
+
+    def decide() -> object:
+        return elect(cluster.image, "t", 0, ElectionType.UNCLEAN)
+
+    assert refusal(decide).code == ErrorCode.ELECTION_NOT_NEEDED
+    shrink(cluster, first, second)
+    lose(cluster, *cluster.state().replicas)
+    assert refusal(decide).code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    cluster.join(third, "second")
+    upkeep(cluster)
+    cluster.commit(elect(cluster.image, "t", 0, ElectionType.UNCLEAN))
+    assert (cluster.state().leader, cluster.state().is_recovering) == (third, True)
+
+
+@pytest.mark.parametrize(("name", "index"), [("t", 1), ("t", -1), ("x", 0)])
+def test_a_partition_that_is_not_there_has_no_election(cluster: StoredCluster, name: str, index: int) -> None:
+    for election in ElectionType:
+        error = refusal(lambda election=election: elect(cluster.image, name, index, election))  # type: ignore[misc]
+        assert error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_controller_that_is_none_any_more_elects_nobody(cluster: StoredCluster) -> None:
+    epoch = cluster.image.brokers[1].live_epoch
+    cluster.commit(fence(cluster.image, 1, epoch))
+    decision = settle(cluster.image, (cluster.image.topics["t"], cluster.state()))
+    assert decision is not None
+    cluster.end_session(1000)
+    assert not cluster.attempt(decision)
+
+
+def test_in_a_cluster_epochs_do_not_begin_anew_all_at_once(cluster: StoredCluster) -> None:
+    with pytest.raises(AssertionError):
+        bump_leader_epochs(cluster.image)

@@ -1,0 +1,168 @@
+"""What the controller does next: the most urgent first, in pieces, and nothing twice."""
+
+from penstock.controller.balance import even_out
+from penstock.controller.brokers import claim_control, drain
+from penstock.controller.decision import pieces
+from penstock.controller.reassignment import Reassignment, reassign
+from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, alter_topic_config, create_topic
+from penstock.controller.upkeep import Task, UpkeepSettings, idle, suspects, urgent
+from penstock.host.metadata_store import SessionId
+from penstock.limits import UPKEEP_DECISIONS_MAX
+from penstock.types import TopicId
+from tests.unit.controller.controller_support import StoredCluster, accept_any, cluster_of
+from tests.unit.controller.scenarios import shrink, upkeep
+
+SETTINGS = UpkeepSettings()
+
+
+def test_a_cluster_in_which_all_is_well_needs_nothing() -> None:
+    cluster = cluster_of(1, 2, 3)
+    cluster.create("t", 6, 3)
+    assert urgent(cluster.image) is None
+    assert idle(cluster.image, SETTINGS) is None
+
+
+def test_leaders_come_before_newcomers_and_newcomers_before_moves() -> None:
+    cluster = cluster_of(1, 2, 3)
+    cluster.create("t", 3, 2)
+    cluster.join(4)
+    cluster.end_session(3)
+    cluster.commit(drain(cluster.image, 2))
+    assert upkeep(cluster) == [Task.SETTLE, Task.ADMIT, Task.RELIEVE]
+
+
+def test_partitions_without_a_leader_come_first() -> None:
+    cluster = cluster_of(1, 2, 3)
+    cluster.create("t", 30, 3)
+    cluster.end_session(3)
+    work = urgent(cluster.image)
+    assert work is not None
+    led = [state.leader for state in cluster.image.topics["t"].partitions].count(3)
+    first = {change.key for decision in work.decisions[:led] for change in decision.changes}  # type: ignore[union-attr]
+    assert all(cluster.image.topics["t"].partitions[int(key.rpartition("/")[2])].leader == 3 for key in first)
+    assert len(first) == led == 10
+    assert len(work.decisions) == 30
+
+
+def test_much_work_is_done_in_pieces() -> None:
+    cluster = cluster_of(1, 2)
+    cluster.create("t", 2 * UPKEEP_DECISIONS_MAX + 1, 2)
+    cluster.end_session(2)
+    assert upkeep(cluster) == [Task.SETTLE] * 3
+    assert all(state.isr == (1,) for state in cluster.image.topics["t"].partitions)
+
+
+def test_another_controller_goes_on_where_the_last_one_stopped() -> None:
+    cluster = cluster_of(1, 2, 3)
+    cluster.create("t", 3, 3)
+    cluster.end_session(2)
+    work = urgent(cluster.image)
+    assert work is not None
+    cluster.commit(work.decisions[0])
+    cluster.end_session(1000)
+    cluster.commit(claim_control(cluster.image, 3, SessionId(7)))
+    assert not any(cluster.attempt(decision) for decision in work.decisions[1:]), "its term is over"
+    assert upkeep(cluster) == [Task.SETTLE]
+    assert all(2 not in state.isr for state in cluster.image.topics["t"].partitions)
+
+
+def test_only_what_changed_is_looked_at_unless_a_broker_did() -> None:
+    cluster = cluster_of(1, 2, 3)
+    cluster.create("t", 5, 3)
+    cluster.create("u", 1, 3)
+    before = cluster.image
+    shrink(cluster, *cluster.state("t", 2).isr[:2], index=2)
+    assert suspects(before, cluster.image) == [(cluster.image.topics["t"], cluster.state("t", 2))]
+    assert suspects(before, before) == []
+    before = cluster.image
+    cluster.commit(alter_topic_config(cluster.image, "u", {"a": "b"}, accept_any))
+    assert suspects(before, cluster.image) == [(cluster.image.topics["u"], cluster.state("u"))]
+    before = cluster.image
+    cluster.end_session(3)
+    assert suspects(before, cluster.image) is None
+
+
+def test_preferred_leaders_lead_again_when_many_do_not() -> None:
+    cluster = cluster_of(1, 2, 3)
+    cluster.create("t", 9, 3)
+    cluster.end_session(2)
+    upkeep(cluster)
+    cluster.join(2, "second")
+    upkeep(cluster)
+    for index in range(9):
+        shrink(cluster, 1, 2, 3, index=index)
+    assert idle(cluster.image, UpkeepSettings(auto_leader_rebalance=False)) is None
+    work = idle(cluster.image, SETTINGS)
+    assert work is not None
+    assert work.task is Task.PREFER
+    for decision in work.decisions:
+        cluster.commit(decision)
+    assert all(state.leader == state.replicas[0] for state in cluster.image.topics["t"].partitions)
+    assert idle(cluster.image, SETTINGS) is None
+
+
+def test_a_broker_that_joins_is_given_partitions_a_few_at_a_time() -> None:
+    cluster = cluster_of(1, 2)
+    cluster.create("t", 30, 2)
+    cluster.join(3)
+    upkeep(cluster)
+    assert idle(cluster.image, UpkeepSettings(auto_balance=False)) is None
+    few = UpkeepSettings(reassignments_at_once=4)
+    work = idle(cluster.image, few)
+    assert work is not None
+    assert (work.task, len(work.decisions)) == (Task.BALANCE, 4)
+    for decision in work.decisions:
+        cluster.commit(decision)
+    assert idle(cluster.image, few) is None, "as many are under way as may be"
+
+
+def test_what_people_move_after_a_broker_has_its_share_stays_there() -> None:
+    cluster = cluster_of(1, 2)
+    cluster.join(3)
+    upkeep(cluster)
+    assert idle(cluster.image, UpkeepSettings(auto_balance=False)) is None
+    work = idle(cluster.image, SETTINGS)
+    assert work is not None
+    assert work.task is Task.SETTLE_IN, "there is nothing to be shared"
+    for decision in work.decisions:
+        cluster.commit(decision)
+    cluster.create("t", 9, 2)
+    for index in range(9):
+        cluster.commit(reassign(cluster.image, Reassignment("t", index, (1, 2))))
+    while any(state.is_reassigning for state in cluster.image.topics["t"].partitions):
+        for state in cluster.image.topics["t"].partitions:
+            shrink(cluster, *state.replicas, index=state.index)
+        upkeep(cluster)
+    assert even_out(cluster.image, 9), "it is uneven"
+    assert idle(cluster.image, UpkeepSettings(auto_leader_rebalance=False)) is None, "and left so"
+
+
+def test_internal_topics_are_made_safe_before_the_cluster_is_made_even() -> None:
+    cluster = cluster_of(1)
+    cluster.create("__consumer_offsets", 2, -1, internal=True)
+    cluster.join(2)
+    upkeep(cluster)
+    work = idle(cluster.image, UpkeepSettings(auto_balance=False))
+    assert work is not None
+    assert work.task is Task.RAISE_FACTOR
+
+
+def half_created(cluster: StoredCluster) -> None:
+    request = TopicRequest(name="half", partitions=300, replication_factor=1)
+    new = NewTopic(TopicId(b"h" * 16), 0)
+    defaults = TopicDefaults(1, 1)
+    decision = create_topic(cluster.image, request, new, defaults=defaults, validate_overrides=accept_any)
+    cluster.commit(pieces(decision, 128)[0])
+
+
+def test_what_a_controller_left_half_made_is_swept_by_the_next() -> None:
+    cluster = cluster_of(1)
+    half_created(cluster)
+    assert idle(cluster.image, SETTINGS) is None, "it may still be on its way"
+    cluster.end_session(1000)
+    cluster.commit(claim_control(cluster.image, 1, SessionId(1000)))
+    work = idle(cluster.image, SETTINGS)
+    assert work is not None
+    assert (work.task, len(work.decisions)) == (Task.SWEEP, 128)
+    half_created(cluster)
+    assert not any(cluster.attempt(decision) for decision in work.decisions), "they were made anew"

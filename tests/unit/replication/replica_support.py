@@ -1,0 +1,99 @@
+"""Two replicas that talk at once, without a network between them."""
+
+from collections.abc import Callable
+
+from penstock.config.broker import BrokerConfig
+from penstock.errors import ApiError
+from penstock.log.partition_log import PartitionLog
+from penstock.log.truncation import BeginningAnew, Truncation
+from penstock.protocol.messages.fetch import FetchPartition, PartitionData
+from penstock.replication.following import Ask, Following, Step
+from penstock.replication.leading import Fetched, InSync, Leading
+from penstock.replication.partition import FollowerFetch, Partition, log_settings
+from penstock.types import LeaderEpoch, Offset, TopicId, TopicPartition
+from tests.unit.log.log_support import FOLDER, NOW_MS, batch_of, new_disk, read
+
+DEFAULTS = BrokerConfig.of().topic_defaults
+LEADER, FOLLOWER = 1, 2
+
+
+def new_log() -> PartitionLog:
+    return PartitionLog(new_disk(), FOLDER, log_settings(DEFAULTS))
+
+
+def made(log: PartitionLog, epoch: int, role: Leading | Following | None, **changes: object) -> Partition:
+    config = DEFAULTS._replace(**changes)  # type: ignore[arg-type]
+    ignore: Callable[[Partition], None] = lambda partition: None  # noqa: E731
+    name = TopicPartition("orders", 0)
+    return Partition(name, TopicId(bytes(16)), LeaderEpoch(epoch), log, config, ignore, role)
+
+
+def leader_on(
+    log: PartitionLog,
+    epoch: int = 1,
+    *,
+    isr: tuple[int, ...] = (LEADER, FOLLOWER),
+    isr_min: int = 1,
+    high: int = 0,
+    **changes: object,
+) -> Partition:
+    state = InSync((LEADER, FOLLOWER), isr, 0, isr_min)
+    leading = Leading(LEADER, state, log.log_end_offset, Offset(high), now=0.0)
+    return made(log, epoch, leading, **changes)
+
+
+def follower_on(log: PartitionLog, epoch: int = 1, *, shown: int = 0, **changes: object) -> Partition:
+    return made(log, epoch, Following(LEADER, LeaderEpoch(epoch), log, Offset(shown)), **changes)
+
+
+def produce(partition: Partition, *values: bytes, **options: object) -> Offset:
+    batch = memoryview(bytearray(batch_of(values or (b"x",), (), **options)))
+    return partition.append(batch, NOW_MS).end_offset
+
+
+def sync(partition: Partition) -> None:
+    plan = partition.log.begin_flush()
+    partition.log.disk.sync(plan.files, plan.folders)
+    partition.flushed(plan)
+
+
+def fetched_by(leader: Partition, ask: Ask) -> FollowerFetch:
+    params = FetchPartition(0, ask.leader_epoch, ask.offset, ask.last_fetched_epoch, ask.log_start_offset)
+    return leader.follower_fetched(params, Fetched(FOLLOWER, 70, ask.offset, 70), 1.0)
+
+
+def answer_to(leader: Partition, ask: Ask) -> PartitionData:
+    """What the leader sends."""
+    high, start = leader.high_watermark, leader.log.log_start_offset
+    try:
+        fetch = fetched_by(leader, ask)
+    except ApiError as refusal:
+        return PartitionData(0, refusal.code, -1, -1, start)
+    high = leader.high_watermark
+    if fetch.diverging is not None:
+        return PartitionData(0, 0, high, high, start, diverging_epoch=fetch.diverging)
+    return PartitionData(0, 0, high, high, start, records=bytes(read(leader.log, ask.offset).data))
+
+
+def exchange(leader: Partition, follower: Partition) -> Step:
+    """One fetch, its answer, and what follows from it."""
+    ask = follower.ask()
+    assert ask is not None
+    step = follower.answered(ask, answer_to(leader, ask))
+    if isinstance(step, Truncation | BeginningAnew):
+        step.run()
+        step.end()
+        follower.cut()
+    sync(follower)
+    return step
+
+
+def catch_up(leader: Partition, follower: Partition) -> list[str]:
+    """Fetch until there is nothing new. Returns what was done."""
+    done = []
+    for _ in range(20):
+        before = (follower.log.log_end_offset, follower.log.cuts, follower.high_watermark)
+        done.append(type(exchange(leader, follower)).__name__)
+        if before == (follower.log.log_end_offset, follower.log.cuts, follower.high_watermark):
+            return done
+    raise AssertionError("it does not come to an end")

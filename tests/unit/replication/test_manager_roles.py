@@ -1,0 +1,191 @@
+"""How the partitions of a broker follow leaders, replicas and in-sync sets."""
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from penstock.config.broker import BrokerConfig
+from penstock.errors import ApiError, ErrorCode
+from penstock.log.truncation import Truncation
+from penstock.metadata.image import Broker, ClusterImage, Live, PartitionState, Topic
+from penstock.replication.manager import Partitions
+from penstock.replication.partition import Partition
+from penstock.replication.roles import Admission
+from penstock.types import Offset, TopicId
+from tests.unit.log.log_support import NOW_MS, batch_of, new_disk
+from tests.unit.replication.replica_support import sync
+from tests.unit.replication.test_manager import directory_on
+
+ME, OTHER, THIRD = 1, 2, 3
+ID = TopicId(b"orders----------")
+CONFIG = BrokerConfig.of()
+
+
+def image(*states: PartitionState, overrides: Mapping[str, str] | None = None) -> ClusterImage:
+    topic = Topic("orders", ID, False, NOW_MS, overrides or {}, states, 1)
+    return ClusterImage(cluster_id="c", topics={"orders": topic}, topics_by_id={ID: topic})
+
+
+def state(
+    leader: int, epoch: int = 1, isr: tuple[int, ...] = (ME, OTHER), version: int = 0
+) -> PartitionState:
+    return PartitionState(0, leader, epoch, (ME, OTHER, THIRD), isr, version, 1)
+
+
+class Followed:
+    """Partitions that are told of one image after another."""
+
+    def __init__(self, *states: PartitionState) -> None:
+        self.partitions = Partitions(directory_on(new_disk()), CONFIG, self._note)
+        self.dirty: list[Partition] = []
+        self.image = image(*states)
+        assert list(self.partitions.open_all(self.image)) == []
+
+    def _note(self, partition: Partition) -> None:
+        self.dirty.append(partition)
+
+    def see(self, after: ClusterImage) -> int:
+        """How many partitions went away."""
+        before, self.image = self.image, after
+        return len(self.partitions.follow(before, after, CONFIG))
+
+    @property
+    def partition(self) -> Partition:
+        found = self.partitions.find("orders", 0)
+        assert found is not None
+        return found
+
+
+def write(partition: Partition) -> None:
+    partition.append(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
+    sync(partition)
+
+
+def test_a_new_leader_epoch_makes_a_new_partition_over_the_same_log() -> None:
+    followed = Followed(state(ME, isr=(ME,)))
+    first = followed.partition
+    assert first.leading is not None
+    assert followed.see(image(state(OTHER, epoch=2, isr=(OTHER,)))) == 0
+    second = followed.partition
+    assert second is not first
+    assert second.log is first.log
+    assert first.offline is not None
+    assert first.offline.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert second.following is not None
+    assert (second.following.leader_id, second.leader_epoch) == (OTHER, 2)
+
+
+def test_what_was_shown_is_shown_after_a_change_of_leader() -> None:
+    followed = Followed(msgspec.structs.replace(state(ME, isr=(ME,)), replicas=(ME, OTHER)))
+    write(followed.partition)
+    assert followed.partition.high_watermark == 1
+    after = msgspec.structs.replace(state(OTHER, epoch=2, isr=(OTHER,)), replicas=(ME, OTHER))
+    followed.see(image(after))
+    assert followed.partition.high_watermark == 1
+
+
+def test_another_in_sync_set_is_told_to_the_leader() -> None:
+    followed = Followed(state(ME))
+    partition = followed.partition
+    write(partition)
+    assert partition.high_watermark == 0
+    followed.see(image(state(ME, isr=(ME,), version=1), overrides={"min.insync.replicas": "1"}))
+    assert followed.partition is partition
+    assert partition.high_watermark == 1
+
+
+def test_another_minimum_is_told_to_the_leader() -> None:
+    followed = Followed(state(ME, isr=(ME,)))
+    write(followed.partition)
+    assert followed.partition.too_few is not None, "three replicas ask for two in sync"
+    same = followed.image.topics["orders"].partitions
+    followed.see(image(*same, overrides={"min.insync.replicas": "1"}))
+    assert followed.partition.too_few is None
+    assert followed.partition.high_watermark == 1
+
+
+def test_a_process_leads_nothing_before_it_is_admitted_and_after_another_was() -> None:
+    admission = Admission(ME)
+    partitions = Partitions(directory_on(new_disk()), CONFIG, lambda partition: None)
+    partitions.may_lead = admission
+    lone = PartitionState(0, ME, 4, (ME,), (ME,), 0, 1)
+    before = image(lone)
+    assert list(partitions.open_all(before)) == []
+    found = partitions.find("orders", 0)
+    assert found is not None
+    with pytest.raises(ApiError, match="NOT_LEADER_OR_FOLLOWER"):
+        write(found)
+    admission.incarnation = "this process"
+    for incarnation, epoch, leads in (
+        ("the one before", 5, False),
+        ("this process", 6, True),
+        ("one that has our id, because we slept", 7, False),
+        ("this process", 8, True),
+    ):
+        live = Live(epoch, incarnation, "disk")
+        me = Broker(ME, None, {}, 1, incarnation=incarnation, admitted_epoch=epoch, live=live)
+        led = msgspec.structs.replace(lone, leader_epoch=epoch, partition_epoch=epoch)
+        after = msgspec.structs.replace(image(led), brokers={ME: me})
+        partitions.follow(before, after, CONFIG)
+        found, before = partitions.find("orders", 0), after
+        assert found is not None
+        assert (found.following is None) == leads
+    write(found)
+
+
+def test_a_partition_of_others_is_not_here_until_it_is() -> None:
+    elsewhere = PartitionState(0, OTHER, 1, (OTHER,), (OTHER,), 0, 1)
+    followed = Followed(elsewhere)
+    assert followed.partitions.find("orders", 0) is None
+    assert followed.partitions.not_here("", ID, 0).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert followed.partitions.not_here("orders", ID, 1).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert list(followed.partitions) == []
+    followed.see(image(msgspec.structs.replace(elsewhere, replicas=(OTHER, ME), partition_epoch=1)))
+    assert followed.partition.following is not None
+    assert followed.see(image(msgspec.structs.replace(elsewhere, partition_epoch=2))) == 1
+    assert followed.partitions.find("orders", 0) is None
+
+
+def test_a_lone_replica_that_gets_others_leads_on() -> None:
+    alone = PartitionState(0, ME, 1, (ME,), (ME,), 0, 1)
+    followed = Followed(alone)
+    partition = followed.partition
+    write(partition)
+    assert partition.leading is None
+    assert partition.high_watermark == 1
+    followed.see(image(msgspec.structs.replace(alone, replicas=(ME, OTHER), partition_epoch=1)))
+    assert followed.partition is partition
+    assert partition.leading is not None
+    write(partition)
+    assert partition.high_watermark == 2, "nobody else is in sync yet"
+
+
+def test_a_role_waits_for_a_cut_that_is_under_way() -> None:
+    followed = Followed(state(ME))
+    write(followed.partition)
+    write(followed.partition)
+    followed.see(image(state(OTHER, epoch=2)))
+    follower = followed.partition
+    cut = Truncation(follower.log, Offset(1))
+    followed.see(image(state(THIRD, epoch=3)))
+    followed.see(image(state(ME, epoch=4)))
+    assert followed.partition is follower
+    assert follower.offline is not None
+    cut.run()
+    cut.end()
+    followed.partitions.cut_ended(follower)
+    leader = followed.partition
+    assert (leader.leader_epoch, leader.log.log_end_offset) == (4, 1)
+    assert leader.leading is not None
+    assert leader.leading.epoch_start == 1
+
+
+def test_what_the_last_leader_did_not_flush_is_flushed_for_the_next() -> None:
+    followed = Followed(state(ME))
+    followed.partition.append(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
+    followed.see(image(state(OTHER, epoch=2)))
+    assert followed.dirty[-1] is followed.partition
+    assert followed.partition.ask() is None
+    sync(followed.partition)
+    assert followed.partition.ask() is not None

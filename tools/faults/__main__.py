@@ -1,0 +1,146 @@
+"""`python -m tools.faults`: a cluster of real processes under faults, and whether it kept its promises.
+
+Three brokers and etcd, each on a machine of its own as far as network and disk are concerned, producers that
+write all the time, consumers and groups that read all the time. At the end everything heals, everything is
+read, and the history is checked. Exit code 1 if a promise was broken, 2 if it could not be tried, 130 if it
+was interrupted.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from itertools import chain
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from penstock.sim.options import count, duration
+from tools.faults.checker import NO_PARTITION, Anomaly, anomalies, unexpected
+from tools.faults.cluster import ETCD, Cluster, broker_names
+from tools.faults.history import write_down
+from tools.faults.lab import Lab, NotPossible
+from tools.faults.machines import NamespaceLab, in_own_namespaces
+from tools.faults.proxies import ProxyLab
+from tools.faults.report import report, worthless
+from tools.faults.run import BROKERS, Amount, run
+from tools.faults.schedule import FAULTS, Fault, drawn
+
+TIMES: Final = 2
+"""How often each kind strikes, unless told otherwise."""
+LABS: Final = ("namespaces", "proxies")
+
+MakesLab = Callable[[Path, Sequence[str]], Lab]
+
+
+def main() -> int:
+    options = options_of(sys.argv[1:])
+    heed_signals()
+    try:
+        if options.lab == "proxies":
+            return _run(options, ProxyLab)
+        outside = _in_namespaces(may_fail=options.lab is None)
+        if isinstance(outside, int):
+            return outside
+        return _run(options, ProxyLab if outside else NamespaceLab)
+    except NotPossible as problem:
+        print(f"NOT TRIED: {problem}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _in_namespaces(*, may_fail: bool) -> int | str | None:
+    """The exit code of the run there; None: here is there; or why there is no such place."""
+    try:
+        return in_own_namespaces("tools.faults", sys.argv[1:])
+    except NotPossible as problem:
+        if not may_fail:
+            raise
+        print(f"NO NAMESPACES: {problem}. Proxies are used instead.", flush=True)
+        return str(problem)
+
+
+def options_of(arguments: Sequence[str]) -> argparse.Namespace:
+    kinds = [fault.kind for fault in FAULTS]
+    parser = argparse.ArgumentParser(prog="faults", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="decides which faults come when, and to whom")
+    parser.add_argument("--faults", type=count, help="how many (default: each kind twice, about six minutes)")
+    parser.add_argument("--minutes", type=duration, help="no fault begins later than this")
+    parser.add_argument(
+        "--only", action="append", choices=kinds, default=[], help="this kind; may be repeated"
+    )
+    parser.add_argument(
+        "--hurried",
+        action="store_true",
+        help="strike again before the cluster has recovered; times then say little",
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of every broker")
+    parser.add_argument("--lab", choices=LABS, help="default: namespaces, and proxies where there are none")
+    parser.add_argument(
+        "--keep", type=Path, help="a folder for the logs of all processes, which is not removed"
+    )
+    return parser.parse_args(arguments)
+
+
+def heed_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """Once: whoever is impatient does not keep us from taking machines and their disks away."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    os.write(sys.stderr.fileno(), b"interrupted: everything is being taken down\n")
+    raise KeyboardInterrupt
+
+
+def _run(options: argparse.Namespace, make_lab: MakesLab) -> int:
+    with tempfile.TemporaryDirectory(prefix="penstock-faults-") as temporary:
+        folder = options.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        with closing(make_lab(folder, [*broker_names(BROKERS), ETCD])) as lab:
+            return _run_in(lab, options)
+
+
+def _run_in(lab: Lab, options: argparse.Namespace) -> int:
+    chosen = [fault for fault in FAULTS if not options.only or fault.kind in options.only]
+    not_tried = {f.kind: lab.cannot[f.needs] for f in chosen if f.needs is not None and f.needs in lab.cannot}
+    possible = [fault for fault in chosen if fault.kind not in not_tried]
+    if not possible:
+        raise NotPossible("; ".join(f"{kind}: {reason}" for kind, reason in not_tried.items()))
+    amount = _amount(options, possible)
+    cluster = Cluster(lab, BROKERS, options.set)
+    began = time.monotonic()
+    try:
+        cluster.start()
+        history, untold = run(cluster, drawn(options.seed, possible), amount)
+        logs = {broker.name: broker.log.read_text(errors="replace") for broker in cluster.brokers.values()}
+    finally:
+        cluster.stop()
+    found = [
+        *anomalies(history),
+        *chain.from_iterable(unexpected(name, log) for name, log in logs.items()),
+        *(Anomaly("ended", NO_PARTITION, ending) for ending in cluster.endings),
+    ]
+    if options.keep:
+        write_down(history, options.keep / "history.jsonl")
+    print(f"lab            {type(lab).__name__}, seed {options.seed}, {time.monotonic() - began:.0f} s")
+    print(*report(history, found, untold, not_tried), sep="\n")
+    return int(bool(found) or untold > 0 or bool(worthless(history)))
+
+
+def _amount(options: argparse.Namespace, possible: Sequence[Fault]) -> Amount:
+    is_open = options.minutes is not None and options.faults is None
+    faults = None if is_open else options.faults or TIMES * len(possible)
+    seconds = None if options.minutes is None else options.minutes * 60
+    return Amount(faults, seconds, options.hurried)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+"""Which promises a history shows to be broken. Pure.
+
+The anomalies are those that Jepsen's test of Kafka names, and some more. There are no transactions, so
+aborted reads are here values of writes that were refused.
+
+    inconsistent-offsets    two values were seen at one offset
+    duplicate               one value is at two offsets
+    lost-write              an acknowledged value is not there, although something behind it is or was seen
+    unseen                  an acknowledged value is not there at the end
+    vanished-read           somebody was given a value which is not there at the end
+    refused-read            a value that was refused is there (Jepsen: aborted read, G1a)
+    poll-skip               a consumer passed over a record
+    nonmonotonic-poll       a consumer went back
+    nonmonotonic-send       of one producer, a later write lies before an earlier one
+    wrong-offset            a value is elsewhere than the broker said
+    denied-place            a consumer was told that the place it has reached is not there
+    group-missed            a record that no member of a group was given
+    committed-offset-back   a member of a group began before a place that the group had stored
+    traceback               a broker met something that its authors did not think of
+    ended                   a broker's process ended although nobody killed it
+
+What a group may do: whoever is given a partition begins anew, so skips and steps back between two holders are
+no anomaly; what nobody got is (group-missed). Realtime lag, and how often a group was given a record more
+than once, are figures and no anomalies (`figures`).
+
+Of Jepsen's list these need several operations in one transaction, and do not apply: precommitted-read,
+int-poll-skip, int-nonmonotonic-poll, int-nonmonotonic-send, int-send-skip, and the cycles G0 and G1c with
+their process and realtime variants.
+
+Rule: what was seen by anybody counts, whatever became of it: nothing unsafe is ever shown to a consumer.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
+from typing import Final, NamedTuple
+
+from tools.faults.history import Commit, History, Outcome, Read, Write
+
+NO_PARTITION: Final = -1
+UNEXPECTED: Final = re.compile(r"Traceback \(most recent call last\)|AssertionError")
+LOG_LINE_SHOWN_MAX: Final = 2_000
+
+
+class Anomaly(NamedTuple):
+    kind: str
+    partition: int
+    detail: str
+
+
+def anomalies(history: History) -> list[Anomaly]:
+    places = _places(history)
+    found = [
+        *_inconsistent(places),
+        *_duplicates(places),
+        *_missing(history, places),
+        *_vanished(history),
+        *_refused(history, places),
+        *_polls(history, places),
+        *_sends(history, places),
+        *_elsewhere(history, places),
+        *_denied(history),
+        *_missed_by_groups(history),
+        *_begun_too_early(history),
+    ]
+    return sorted(found)
+
+
+def unexpected(name: str, log: str) -> list[Anomaly]:
+    """What a broker's log says of its own mistakes."""
+    lines = (line for line in log.splitlines() if UNEXPECTED.search(line))
+    return [
+        Anomaly("traceback", NO_PARTITION, f"{name}: {line.strip()[:LOG_LINE_SHOWN_MAX]}") for line in lines
+    ]
+
+
+class _Places:
+    """Of one partition: which values were seen at which offsets."""
+
+    def __init__(self) -> None:
+        self.values: dict[int, set[str]] = defaultdict(set)
+        self.offsets: dict[str, set[int]] = defaultdict(set)
+
+    def add(self, read: Read) -> None:
+        self.values[read.offset].add(read.value)
+        self.offsets[read.value].add(read.offset)
+
+    @property
+    def highest(self) -> int:
+        return max(self.values, default=-1)
+
+
+def _by_consumers(history: History) -> Iterator[Read]:
+    return chain(history.reads, *history.group_reads.values())
+
+
+def _places(history: History) -> dict[int, _Places]:
+    places: dict[int, _Places] = defaultdict(_Places)
+    for read in chain(_by_consumers(history), history.final):
+        places[read.partition].add(read)
+    return places
+
+
+def _inconsistent(places: dict[int, _Places]) -> Iterator[Anomaly]:
+    for partition, seen in places.items():
+        for offset, values in seen.values.items():
+            if len(values) > 1:
+                detail = f"offset {offset} had {', '.join(sorted(values))}"
+                yield Anomaly("inconsistent-offsets", partition, detail)
+
+
+def _duplicates(places: dict[int, _Places]) -> Iterator[Anomaly]:
+    for partition, seen in places.items():
+        for value, offsets in seen.offsets.items():
+            if len(offsets) > 1:
+                yield Anomaly("duplicate", partition, f"{value} is at {', '.join(map(str, sorted(offsets)))}")
+
+
+def _missing(history: History, places: dict[int, _Places]) -> Iterator[Anomaly]:
+    there = {(read.partition, read.value) for read in history.final}
+    highest = {partition: seen.highest for partition, seen in places.items()}
+    for write in history.writes:
+        if write.outcome is not Outcome.ACKNOWLEDGED or (write.partition, write.value) in there:
+            continue
+        is_passed = write.offset is not None and write.offset <= highest.get(write.partition, -1)
+        kind = "lost-write" if is_passed else "unseen"
+        yield Anomaly(kind, write.partition, f"{write.value}, acknowledged at offset {write.offset}")
+
+
+def _vanished(history: History) -> Iterator[Anomaly]:
+    there = {(read.partition, read.value) for read in history.final}
+    gone = {(read.partition, read.value): read for read in _by_consumers(history)}.items()
+    for key, read in gone:
+        if key not in there:
+            yield Anomaly(
+                "vanished-read", read.partition, f"{read.value} at {read.offset}, to {read.consumer}"
+            )
+
+
+def _refused(history: History, places: dict[int, _Places]) -> Iterator[Anomaly]:
+    for write in history.writes:
+        if write.outcome is Outcome.REFUSED and write.value in places[write.partition].offsets:
+            yield Anomaly("refused-read", write.partition, f"{write.value} was refused and is there")
+
+
+def _polls(history: History, places: dict[int, _Places]) -> Iterator[Anomaly]:
+    # Offsets without a record are no gap.
+    index = {
+        partition: {offset: number for number, offset in enumerate(sorted(seen.values))}
+        for partition, seen in places.items()
+    }
+    for (consumer, partition), reads in _by_consumer(_by_consumers(history)).items():
+        for before, after in pairwise(reads):
+            step = index[partition][after.offset] - index[partition][before.offset]
+            if step == 1:
+                continue
+            kind = "poll-skip" if step > 1 else "nonmonotonic-poll"
+            yield Anomaly(kind, partition, f"{consumer} got {after.offset} after {before.offset}")
+
+
+def _by_consumer(reads: Iterable[Read]) -> dict[tuple[str, int], list[Read]]:
+    found: dict[tuple[str, int], list[Read]] = defaultdict(list)
+    for read in reads:
+        found[read.consumer, read.partition].append(read)
+    return found
+
+
+def _sends(history: History, places: dict[int, _Places]) -> Iterator[Anomaly]:
+    latest: dict[tuple[str, int], tuple[int, str]] = {}
+    for write in sorted(history.writes, key=_began):
+        offset = _offset(write, places)
+        if offset is None:
+            continue
+        key = (write.producer, write.partition)
+        before = latest.get(key)
+        if before is not None and offset < before[0]:
+            detail = f"{write.value} is at {offset}, before {before[1]} at {before[0]}"
+            yield Anomaly("nonmonotonic-send", write.partition, detail)
+        latest[key] = max((offset, write.value), before or (offset, write.value))
+
+
+def _began(write: Write) -> float:
+    return write.began
+
+
+def _offset(write: Write, places: dict[int, _Places]) -> int | None:
+    return min(places[write.partition].offsets.get(write.value, ()), default=None)
+
+
+def _elsewhere(history: History, places: dict[int, _Places]) -> Iterator[Anomaly]:
+    for write in history.writes:
+        offset = _offset(write, places)
+        if write.offset is not None and offset is not None and offset != write.offset:
+            detail = f"{write.value} is at {offset}, and was acknowledged at {write.offset}"
+            yield Anomaly("wrong-offset", write.partition, detail)
+
+
+def _denied(history: History) -> Iterator[Anomaly]:
+    for denial in history.denials:
+        yield Anomaly("denied-place", denial.partition, f"{denial.consumer}: {denial.detail}")
+
+
+# Groups
+
+
+def _missed_by_groups(history: History) -> Iterator[Anomaly]:
+    for group, reads in history.group_reads.items():
+        got = {(read.partition, read.offset) for read in reads}
+        for read in history.final:
+            if (read.partition, read.offset) not in got:
+                yield Anomaly("group-missed", read.partition, f"{group}: {read.value} at {read.offset}")
+
+
+def _begun_too_early(history: History) -> Iterator[Anomaly]:
+    begun: dict[tuple[str, int], int] = {}
+    for read in chain(*history.group_reads.values()):
+        begun.setdefault((read.consumer, read.partition), read.offset)
+    commits: dict[tuple[str, int], list[Commit]] = defaultdict(list)
+    for commit in history.commits:
+        commits[commit.group, commit.partition].append(commit)
+    for given in history.given:
+        first = begun.get((given.consumer, given.partition))
+        of_group = commits[given.group, given.partition]
+        stored = [commit for commit in of_group if commit.is_stored and commit.at <= given.at]
+        if first is None or not stored:
+            continue
+        best = max(stored, key=_place)
+        # Who held it before may have come late with an older place, and nobody keeps members from that.
+        is_replaced = any(commit.offset == first and commit.at > best.at for commit in of_group)
+        if first < best.offset and not is_replaced:
+            detail = f"{given.consumer} began at {first}, and {best.offset} was stored"
+            yield Anomaly("committed-offset-back", given.partition, detail)
+
+
+def _place(commit: Commit) -> int:
+    return commit.offset

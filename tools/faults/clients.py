@@ -1,0 +1,319 @@
+"""Producers and consumers that write down what they did and saw.
+
+Each of them crashes now and then, which is that nobody says goodbye, and a fresh one takes its place: a
+producer with a new id, a reader where the one before was, a member of a group as one that nobody knows.
+"""
+
+import threading
+import time
+from math import inf
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from tools.faults.history import Commit, Denial, Given, History, Outcome, Read, Write
+
+EVERY_S: Final = 0.004
+LINGER_MS: Final = 20
+UNTOLD_MAX: Final = 12
+"""With more of them five requests are on their way and others wait, and then librdkafka turns in circles, for
+as long as a fault lasts, on processors that the brokers need."""
+CRASH_EVERY_S: Final = 30.0
+STORE_EVERY_S: Final = 1.0
+PURGE_S_MAX: Final = 5.0
+IMPATIENT: Final = {
+    "socket.timeout.ms": 2_000,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 300,
+    "log_level": 0,
+}
+
+
+class _Client:
+    """A thread that works with one client after another."""
+
+    def __init__(self, name: str, history: History, *, first_crash_s: float) -> None:
+        self.name = name
+        self._history = history
+        self._crashes_at = time.monotonic() + first_crash_s
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _work(self) -> None:
+        raise AssertionError("each kind of client has its own")
+
+    def stop(self) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _is_time_to_crash(self) -> bool:
+        is_time = time.monotonic() >= self._crashes_at
+        if is_time:
+            self._crashes_at += CRASH_EVERY_S
+        return is_time
+
+
+class Writer(_Client):
+    """Writes unique values to one partition with an idempotent producer, one thread for each."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, partition: int, history: History, *, first_crash_s: float
+    ) -> None:
+        super().__init__(f"writer-{partition}", history, first_crash_s=first_crash_s)
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._partition = partition
+        self._number = 0
+        self._lives = 0
+        self._began: dict[str, float] = {}
+        """Of those that were not told of."""
+        self._producer = self._fresh()
+
+    def _fresh(self) -> Producer:
+        self._lives += 1
+        self._history.clients += 1
+        return Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": LINGER_MS,
+                "request.timeout.ms": 2_000,
+                "message.timeout.ms": 120_000,
+                "retry.backoff.ms": 50,
+                "retry.backoff.max.ms": 200,
+                **IMPATIENT,
+            }
+        )
+
+    def _work(self) -> None:
+        while not self._ends.is_set():
+            if self._is_time_to_crash():
+                self._crash()
+            if len(self._began) < UNTOLD_MAX:
+                value = f"{self.name}.{self._lives}:{self._number}"
+                self._began[value] = time.monotonic()
+                self._producer.produce(self._topic, value, partition=self._partition, on_delivery=self._told)
+                self._number += 1
+            self._producer.poll(EVERY_S)
+
+    def _crash(self) -> None:
+        """What was on its way may arrive or not: nobody knows."""
+        self._producer.purge()
+        self._producer.flush(PURGE_S_MAX)
+        assert not self._began, "every write was told of, or given up"
+        self._producer = self._fresh()
+
+    def _told(self, error: KafkaError | None, message: Message) -> None:
+        stored = message.value()
+        assert isinstance(stored, bytes)
+        value = stored.decode()
+        # What a client gave up may have been stored before it did.
+        outcome = Outcome.ACKNOWLEDGED if error is None else Outcome.UNKNOWN
+        offset = message.offset() if error is None else None
+        began, producer = self._began.pop(value), value.partition(":")[0]
+        self._history.writes.append(
+            Write(producer, self._partition, value, began, time.monotonic(), outcome, offset)
+        )
+
+    def end(self, seconds_max: float) -> int:
+        """Returns how many writes nobody was told of, in the end."""
+        self.stop()
+        return self._producer.flush(seconds_max)
+
+
+class Reader(_Client):
+    """Reads every partition from its start, for as long as the cluster is under faults."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        history: History,
+        name: str,
+        *,
+        first_crash_s: float,
+    ) -> None:
+        super().__init__(name, history, first_crash_s=first_crash_s)
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._places = dict.fromkeys(range(partitions), 0)
+        self._consumer = self._fresh()
+
+    def _fresh(self) -> Consumer:
+        self._history.clients += 1
+        fresh = consumer(self._bootstrap, self.name)
+        fresh.assign([TopicPartition(self._topic, number, place) for number, place in self._places.items()])
+        return fresh
+
+    def _work(self) -> None:
+        while not self._ends.is_set():
+            if self._is_time_to_crash():
+                self._consumer = self._fresh()
+            for message in self._consumer.consume(500, timeout=0.05):
+                if message.error() is None:
+                    read = as_read(self.name, message)
+                    self._places[read.partition] = read.offset + 1
+                    self._history.reads.append(read)
+                elif is_denial(message):
+                    self._history.denials.append(as_denial(self.name, message))
+                    self._consumer = self._fresh()
+                    break
+        self._consumer.close()
+
+
+class Member(_Client):
+    """Of a group, which shares the partitions of a topic and stores its places."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, history: History, group: str, name: str, *, first_crash_s: float
+    ) -> None:
+        super().__init__(f"{group}/{name}", history, first_crash_s=first_crash_s)
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._group = group
+        self._reads = history.group_reads.setdefault(group, [])
+        self._given: dict[int, str] = {}
+        """As whom it reads each partition."""
+        self._times_given = 0
+        self._places: dict[int, int] = {}
+        """Of the partitions that it holds, and has read something of."""
+        self._on_their_way: dict[int, int] = {}
+        """Places that are being stored. Only then the next: librdkafka does not keep their order."""
+        self._stores_at = 0.0
+        self._consumer = self._fresh()
+
+    def _fresh(self) -> Consumer:
+        self._history.clients += 1
+        settings: dict[str, Any] = {
+            "bootstrap.servers": self._bootstrap,
+            "group.id": self._group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "on_commit": self._committed,
+            **IMPATIENT,
+            **_protocol(self._group),
+        }
+        fresh = Consumer(settings)
+        fresh.subscribe([self._topic], on_assign=self._was_given, on_revoke=self._was_taken)
+        return fresh
+
+    def _was_given(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
+        self._times_given += 1
+        for place in places:
+            self._places.pop(place.partition, None)
+            reader = self._given[place.partition] = f"{self.name}, given {self._times_given}"
+            self._history.given.append(Given(self._group, reader, place.partition, time.monotonic()))
+
+    def _was_taken(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
+        for place in places:
+            self._places.pop(place.partition, None)
+
+    def _committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+        now = time.monotonic()
+        for place in places:
+            is_stored = error is None and place.error is None
+            self._note_commit(place.partition, now, is_stored=is_stored)
+
+    def _note_commit(self, partition: int, at: float, *, is_stored: bool) -> None:
+        offset = self._on_their_way.pop(partition, None)
+        if offset is not None:
+            self._history.commits.append(Commit(self._group, partition, offset, at, is_stored))
+
+    def _work(self) -> None:
+        while not self._ends.is_set():
+            if self._is_time_to_crash():
+                self._crash()
+            for message in self._consumer.consume(500, timeout=0.05):
+                partition = message.partition()
+                if message.error() is None and partition is not None:
+                    read = as_read(self._given[partition], message)
+                    self._reads.append(read)
+                    self._places[partition] = read.offset + 1
+            if self._places and not self._on_their_way and time.monotonic() >= self._stores_at:
+                self._store()
+        self._consumer.close()
+
+    def _crash(self) -> None:
+        for partition in list(self._on_their_way):
+            self._note_commit(partition, inf, is_stored=False)
+        self._places.clear()
+        self._consumer = self._fresh()
+
+    def _store(self) -> None:
+        self._stores_at = time.monotonic() + STORE_EVERY_S
+        self._on_their_way = dict(self._places)
+        places = [TopicPartition(self._topic, number, place) for number, place in self._places.items()]
+        self._consumer.commit(offsets=places, asynchronous=True)
+
+
+CLASSIC: Final = "classic"
+GROUPS: Final = (CLASSIC, "consumer")
+"""Each is named for the protocol that its members speak."""
+
+
+def _protocol(group: str) -> dict[str, Any]:
+    """How long a member that crashed is waited for is the broker's to say in the new protocol."""
+    return {"session.timeout.ms": 6_000} if group == CLASSIC else {"group.protocol": group}
+
+
+def consumer(bootstrap: str, name: str) -> Consumer:
+    settings: dict[str, Any] = {
+        "bootstrap.servers": bootstrap,
+        "group.id": name,
+        "enable.auto.commit": False,
+        "auto.offset.reset": "error",
+        **IMPATIENT,
+    }
+    return Consumer(settings)
+
+
+def as_read(name: str, message: Message) -> Read:
+    value, partition, offset = message.value(), message.partition(), message.offset()
+    assert isinstance(value, bytes)
+    assert partition is not None
+    assert offset is not None
+    return Read(name, partition, offset, value.decode(), time.monotonic())
+
+
+def is_denial(message: Message) -> bool:
+    """Its place is not there. Other errors are told for the time being, and the client goes on."""
+    error = message.error()
+    return error is not None and error.code() in (
+        KafkaError._AUTO_OFFSET_RESET,
+        KafkaError.OFFSET_OUT_OF_RANGE,
+    )
+
+
+def as_denial(name: str, message: Message) -> Denial:
+    partition = message.partition()
+    return Denial(name, -1 if partition is None else partition, str(message.error()))
+
+
+def everything(bootstrap: str, topic: str, partitions: int, seconds_max: float) -> list[Read]:
+    """What is there, from the start to the end."""
+    found: list[Read] = []
+    reading = consumer(bootstrap, "final")
+    deadline = time.monotonic() + seconds_max
+    try:
+        places = [TopicPartition(topic, number, 0) for number in range(partitions)]
+        left = {
+            place.partition: reading.get_watermark_offsets(place, timeout=seconds_max)[1] for place in places
+        }
+        reading.assign(places)
+        while any(left.values()):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"not everything could be read within {seconds_max} s: {left} are left")
+            for message in reading.consume(2_000, timeout=1):
+                if message.error() is None:
+                    read = as_read("final", message)
+                    found.append(read)
+                    left[read.partition] = (
+                        0 if read.offset + 1 >= left[read.partition] else left[read.partition]
+                    )
+    finally:
+        reading.close()
+    return found

@@ -1,0 +1,167 @@
+"""Disks of a lab's machines, and what can happen to them.
+
+image    an ext4 file system in a file in memory: can be full, and can lose what was not synced
+memory   a tmpfs: can be full
+folder   of somebody's disk: nothing can be done to it
+"""
+
+import os
+import shutil
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.integration.disk_faults import PowerCut
+from tools.faults.lab import Ability, Disk, NotPossible
+
+DISK_BYTES: Final = 512 << 20
+TRIAL_BYTES: Final = 16 << 20
+FILLER_STEPS: Final = (16 << 20, 1 << 20, 4096)
+BUSY_SECONDS_MAX: Final = 20.0
+
+
+class Folder:
+    cannot: Final = {
+        Ability.DISK_FULL: "the disk is not the machine's own",
+        Ability.POWER_LOSS: "the disk is not the machine's own",
+    }
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir()
+
+    def fill(self) -> None:
+        raise NotPossible(self.cannot[Ability.DISK_FULL])
+
+    def free(self) -> None:
+        pass
+
+    def lose_power(self) -> None:
+        raise NotPossible(self.cannot[Ability.POWER_LOSS])
+
+    def restore_power(self) -> None:
+        pass
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path)
+
+
+class _Mounted:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir()
+        self._filler = path / "filler"
+
+    def fill(self) -> None:
+        """Space is taken without writing to it, down to the last block."""
+        with self._filler.open("wb") as file:
+            end = 0
+            for step in FILLER_STEPS:
+                with suppress(OSError):
+                    while True:
+                        os.posix_fallocate(file.fileno(), end, step)
+                        end += step
+
+    def free(self) -> None:
+        self._filler.unlink(missing_ok=True)
+
+
+class MemoryDisk(_Mounted):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        mount_tmpfs(path, DISK_BYTES)
+
+    def lose_power(self) -> None:
+        raise NotPossible("a disk in memory has nothing that was synced")
+
+    def restore_power(self) -> None:
+        pass
+
+    def remove(self) -> None:
+        unmount(self.path)
+        self.path.rmdir()
+
+
+class ImageDisk(_Mounted):
+    """The image is in a folder of its own beside the disk."""
+
+    def __init__(self, path: Path, image: Path, size: int = DISK_BYTES) -> None:
+        super().__init__(path)
+        with image.open("wb") as file:
+            file.truncate(size)
+        _run("mkfs.ext4", "-q", "-F", "-m", "0", str(image))
+        self._power = PowerCut(image, path)
+        self._image = image
+        self._has_power = False
+        self.restore_power()
+
+    def lose_power(self) -> None:
+        self._power.cut()
+        self._has_power = False
+
+    def restore_power(self) -> None:
+        if self._has_power:
+            return
+        self._unmount()
+        try:
+            self._power.mount()
+        except pytest.skip.Exception as problem:
+            raise NotPossible(str(problem)) from None
+        self._has_power = True
+
+    def _unmount(self) -> None:
+        """Not lazily: while anybody has it open, the next mount would show what was never written."""
+        deadline = time.monotonic() + BUSY_SECONDS_MAX
+        while True:
+            try:
+                self._power.unmount()
+            except subprocess.CalledProcessError:  # somebody who was killed is not quite dead yet
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+            else:
+                return
+
+    def remove(self) -> None:
+        unmount(self.path)
+        self.path.rmdir()
+        self._image.unlink()
+
+
+def mount_tmpfs(path: Path, size: int) -> None:
+    _run("mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(path))
+
+
+def unmount(path: Path) -> None:
+    """At the end: whoever still has it open ends now."""
+    _run("umount", "--lazy", str(path))
+
+
+def _run(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True, timeout=60)
+
+
+def why_no_images(folder: Path) -> str | None:
+    """Tries it with a small one. None: it works."""
+    if os.geteuid() != 0:
+        return "power loss needs root, which may mount an image"
+    if shutil.which("mkfs.ext4") is None:
+        return "power loss needs mkfs.ext4 (package e2fsprogs)"
+    try:
+        disk = ImageDisk(folder / "trial", folder / "trial.image", TRIAL_BYTES)
+        disk.lose_power()
+        disk.restore_power()
+        disk.remove()
+    except NotPossible as problem:
+        return f"power loss: {problem}"
+    except (subprocess.CalledProcessError, OSError) as problem:
+        return f"power loss: an ext4 image cannot be shut down here ({problem})"
+    return None
+
+
+def made_disk(path: Path, image: Path | None) -> Disk:
+    return MemoryDisk(path) if image is None else ImageDisk(path, image)

@@ -1,0 +1,229 @@
+"""`python -m tools.faults.proxy`: stands before every party of a cluster on this host, and can misbehave.
+
+    somebody ──> where a party is known ── this process ──> where that party listens
+
+Who connects is found by whose file the other end of the connection is (`sockets`), since all of them find a
+party at one address. Each direction between two parties is a link, which can be cut (nothing more is passed
+on, nobody is told), slow, or reset. A place is listened at as long as the party behind it listens: who is
+dead refuses connections, as without a proxy.
+
+Parties come as one JSON document in the arguments. Orders come as JSON, one in a line, and are answered with
+a line when they are carried out.
+"""
+
+import asyncio
+import json
+import socket
+import struct
+import sys
+from collections import defaultdict
+from contextlib import suppress
+from typing import Any, Final
+
+from tools.faults import sockets
+from tools.faults.sockets import Place
+
+CLIENTS: Final = "clients"
+CHUNK_BYTES: Final = 1 << 16
+WAITING_MAX: Final = 256
+LOOK_EVERY_S: Final = 0.02
+
+
+class Link:
+    """One direction between two parties."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.heal()
+
+    def heal(self) -> None:
+        self.open.set()
+        self._latency_s = 0.0
+        self._bytes_per_s: float | None = None
+        self._free_at = 0.0
+
+    def cut(self) -> None:
+        self.open.clear()
+
+    def slow(self, latency_s: float, bytes_per_s: float) -> None:
+        self._latency_s = latency_s
+        self._bytes_per_s = bytes_per_s
+
+    @property
+    def is_plain(self) -> bool:
+        return self._bytes_per_s is None and self.open.is_set()
+
+    def arrives_at(self, size: int, now: float) -> float:
+        if self._bytes_per_s is None:
+            return now
+        self._free_at = max(self._free_at, now) + size / self._bytes_per_s
+        return self._free_at + self._latency_s
+
+
+class Pump:
+    """Carries what comes from one end of a connection to the other end."""
+
+    def __init__(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._link = link
+        self._reader = reader
+        self._writer = writer
+        self._waiting: asyncio.Queue[tuple[float, bytes | None]] = asyncio.Queue(WAITING_MAX)
+        self._unsent = 0
+        """What waits, and what has been taken from there and is not written yet."""
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._take())
+            tasks.create_task(self._give())
+
+    async def _take(self) -> None:
+        data: bytes | None = b""
+        while data is not None:
+            data = await self._next()
+            if data is not None and self._unsent == 0 and self._link.is_plain:
+                await self._write(data)
+            else:
+                self._unsent += 1
+                due = self._link.arrives_at(len(data or b""), asyncio.get_running_loop().time())
+                await self._waiting.put((due, data))
+
+    async def _next(self) -> bytes | None:
+        """None: there is nothing more. A connection that broke has ended for the other end, too."""
+        with suppress(OSError):
+            if data := await self._reader.read(CHUNK_BYTES):
+                return data
+        return None
+
+    async def _give(self) -> None:
+        data: bytes | None = b""
+        while data is not None:
+            due, data = await self._waiting.get()
+            await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
+            await self._link.open.wait()
+            if data is not None:
+                await self._write(data)
+            else:
+                self._end()
+            self._unsent -= 1
+
+    async def _write(self, data: bytes) -> None:
+        with suppress(OSError):  # that end has gone: the other pump passes that on
+            self._writer.write(data)
+            await self._writer.drain()
+
+    def _end(self) -> None:
+        broken = self._reader.exception()
+        if broken is not None:
+            break_off(self._writer)
+        elif not self._writer.is_closing():
+            with suppress(OSError):
+                self._writer.write_eof()
+
+
+def break_off(writer: asyncio.StreamWriter) -> None:
+    """The other side is told at once that there is no connection."""
+    line = writer.get_extra_info("socket")
+    if line is not None and not writer.is_closing():
+        with suppress(OSError):
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+
+class Proxy:
+    def __init__(self, parties: dict[str, list[tuple[Place, Place]]]) -> None:
+        """Of each party, pairs of where it is known and where it listens."""
+        self._places = {listens: (name, known) for name, pairs in parties.items() for known, listens in pairs}
+        self._links: dict[tuple[str, str], Link] = defaultdict(Link)
+        self._pids: dict[int, str] = {}
+        self._lines: dict[frozenset[str], set[asyncio.StreamWriter]] = defaultdict(set)
+        self._servers: dict[Place, asyncio.Server] = {}
+
+    async def follow(self) -> None:
+        """Listen where the party behind listens."""
+        while True:
+            listening = sockets.listening()
+            for place, (name, known) in self._places.items():
+                if place in listening and place not in self._servers:
+                    self._servers[place] = await self._listen(name, known, place)
+                elif place not in listening and place in self._servers:
+                    self._servers.pop(place).close()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _listen(self, name: str, known: Place, place: Place) -> asyncio.Server:
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._carry(name, place, reader, writer)
+
+        return await asyncio.start_server(connected, known.host, known.port, backlog=512)
+
+    async def _carry(
+        self, party: str, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        peer, ours = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+        if peer is None:
+            return
+        caller = sockets.owner(Place(*peer), Place(*ours), self._pids) or CLIENTS
+        there, back = self._links[caller, party], self._links[party, caller]
+        lines = self._lines[frozenset((caller, party))]
+        lines.add(writer)
+        far_writer: asyncio.StreamWriter | None = None
+        try:
+            while not (there.open.is_set() and back.open.is_set()):
+                await there.open.wait()
+                await back.open.wait()
+            far_reader, far_writer = await asyncio.open_connection(place.host, place.port)
+            lines.add(far_writer)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(Pump(there, reader, far_writer).run())
+                tasks.create_task(Pump(back, far_reader, writer).run())
+        except OSError:
+            pass
+        finally:
+            for each in (writer, far_writer):
+                if each is not None:
+                    lines.discard(each)
+                    break_off(each)
+
+    # Orders
+
+    def obey(self, order: dict[str, Any]) -> None:
+        match order["do"]:
+            case "know":
+                self._pids = {pid: name for pid, name in self._pids.items() if name != order["name"]}
+                self._pids[order["pid"]] = order["name"]
+            case "cut":
+                for ends in order["links"]:
+                    self._links[ends[0], ends[1]].cut()
+            case "slow":
+                for ends in order["links"]:
+                    self._links[ends[0], ends[1]].slow(order["latency_s"], order["bytes_per_s"])
+            case "reset":
+                for parties, lines in self._lines.items():
+                    if order["name"] in parties:
+                        for line in list(lines):
+                            break_off(line)
+            case "heal":
+                for link in self._links.values():
+                    link.heal()
+            case unknown:
+                raise ValueError(f"no such order: {unknown}")
+
+
+async def main() -> None:
+    parties = {
+        name: [(Place(*known), Place(*listens)) for known, listens in pairs]
+        for name, pairs in json.loads(sys.argv[1]).items()
+    }
+    proxy = Proxy(parties)
+    orders = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(orders), sys.stdin
+    )
+    following = asyncio.create_task(proxy.follow())
+    while line := await orders.readline():
+        proxy.obey(json.loads(line))
+        print("done", flush=True)
+    following.cancel()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
