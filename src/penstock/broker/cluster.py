@@ -15,6 +15,9 @@ Rule 5: a store that is behind what was seen of it is another one, put back from
         what is compared is the answer to a linearisable question. And it may have come as far meanwhile: a
         watch that is begun again is asked for the event that was seen last, and has to show the same.
 Rule 6: a decision that cannot be made is the trouble of whoever asked for it. The next one is made.
+Rule 7: what is committed was compared by the store. A refusal is not, and neither is "nothing to do": they count
+        only on an image that shows everything which was committed before they were asked for. Whoever deletes
+        a topic here and creates it there is not told that it exists.
 """
 
 import asyncio
@@ -175,6 +178,14 @@ class Cluster:
             return None
         value = decode(PartitionValue, key, entry.value)
         return value.leader, value.leader_epoch
+
+    async def be_current(self) -> None:
+        """Returns when the image shows all that was committed before this was asked. ApiError: not in time."""
+        try:
+            revision = (await self._store.read(f"{self._prefix}controller")).revision
+        except (StoreAway, StoreRefuses) as problem:
+            raise _no_answer(str(problem)) from problem
+        await self._await_news(revision)
 
     async def learn(self, conflict: Conflict, decided_on: ClusterImage) -> None:
         """Returns when this broker has seen why a proposal met a conflict. ApiError: not in time."""
@@ -343,11 +354,19 @@ class Cluster:
                 change.outcome.set_result(image)
 
     async def _carry_out(self, decide: Decide) -> ClusterImage:
-        silences = 0
+        silences, is_current = 0, False
         for _ in range(METADATA_CONFLICTS_MAX):
             self._require_store()
             decided_on = self.image
-            steps = self._decided(decide, decided_on)
+            decision = self._decided(decide, decided_on)
+            if not is_current and _rests_on_the_image(decision):
+                await self.be_current()
+                is_current = True
+                if self.image is not decided_on:
+                    continue
+            if isinstance(decision, ApiError):
+                raise decision
+            steps = pieces(decision, self._store.changes_max)
             if not any(step.changes for step in steps):
                 return self.image
             try:
@@ -366,12 +385,12 @@ class Cluster:
             return self.image
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "the cluster's metadata kept changing; try again")
 
-    def _decided(self, decide: Decide, image: ClusterImage) -> list[Decision]:
-        """The transactions, one after the other. ApiError: it is refused, or could not be decided."""
+    def _decided(self, decide: Decide, image: ClusterImage) -> Decision | ApiError:
+        """What is to be done, or why not. Raises ApiError if it could not be decided."""
         try:
-            return pieces(decide(image), self._store.changes_max)
-        except ApiError:
-            raise
+            return decide(image)
+        except ApiError as refusal:
+            return refusal
         except Exception as mistake:
             self._report("a change of metadata", mistake)
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "this could not be decided") from mistake
@@ -399,10 +418,15 @@ class Cluster:
         if conflict.revision is not None:
             await self._seen(conflict.revision)
             return
-        # Usually the news is under way already, and much less than reading everything again.
+        await self._await_news(decided_on + 1)
+
+    async def _await_news(self, revision: int) -> None:
+        """Returns when this broker has seen what was changed up to a revision, by whoever uses the store."""
+        # Usually the news is under way already, and much less than reading everything again. Where others
+        # use the store, the revision may be of a change of theirs, and then none will come.
         try:
             async with asyncio.timeout(METADATA_NEWS_MS / 1000):
-                await self._seen(decided_on + 1)
+                await self._seen(revision)
         except TimeoutError:
             try:
                 await self._read_again()
@@ -420,6 +444,11 @@ class Cluster:
         if not own and not cluster:
             return self._static_config
         return self._static_config.with_dynamic(own=own, cluster=cluster)
+
+
+def _rests_on_the_image(decision: Decision | ApiError) -> bool:
+    """And on nothing that the store compares."""
+    return isinstance(decision, ApiError) or decision.is_partial or not decision.everything
 
 
 def _no_answer(reason: str) -> ApiError:

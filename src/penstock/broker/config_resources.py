@@ -76,6 +76,7 @@ async def alter_resources(
             _require_acceptable(each.resource, mentions[each.resource])
             decide = _decider(cluster, each)
             if validate_only:
+                await cluster.be_current()
                 decide(cluster.image)
             else:
                 await cluster.change(decide)

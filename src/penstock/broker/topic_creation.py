@@ -140,6 +140,8 @@ async def change_each(
     making an image for each. `at_once` of them share a transaction of the store.
     """
     outcomes: list[ClusterImage | ApiError] = []
+    if validate_only:
+        await cluster.be_current()
     imagined = cluster.image
     for first in range(0, len(decides), at_once):
         group = decides[first : first + at_once]
@@ -183,7 +185,7 @@ def _try_group(image: ClusterImage, group: Sequence[Decide], *, independent: boo
         decisions.append(decision)
         if not independent:
             image = apply(image, decision.everything, image.revision + 1)
-    return _Trial(together(decisions), image, refusals)
+    return _Trial(together(decisions)._replace(is_partial=bool(refusals)), image, refusals)
 
 
 def _outcomes(trial: _Trial, image: ClusterImage, count: int) -> list[ClusterImage | ApiError]:

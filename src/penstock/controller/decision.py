@@ -29,6 +29,8 @@ class Decision(NamedTuple):
     changes: tuple[Change, ...]
     prepared: tuple[Put, ...] = ()
     """They mean nothing until `changes` are made, and may be written before."""
+    is_partial: bool = False
+    """Some of what was asked for is refused, which no revision that is compared speaks for."""
 
     @property
     def everything(self) -> tuple[Change, ...]:
