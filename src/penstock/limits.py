@@ -248,6 +248,8 @@ METADATA_CONFLICTS_MAX = 100
 # until this broker has seen what was committed.
 METADATA_TRIES_MAX = 3
 METADATA_SEEN_MS_MAX = 10 * SECOND_MS
+# How long a change waits for a controller. There is none for moments only: another takes over.
+METADATA_CONTROLLER_MS_MAX = 5 * SECOND_MS
 # Between two attempts to reach a store that is away; the longest one between two to change something there.
 METADATA_AWAY_PAUSE_MS = 250
 METADATA_AWAY_PAUSE_MS_MAX = 2 * SECOND_MS

@@ -14,9 +14,19 @@ EVERYBODY = [1, 2, 3]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
     with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def cluster(started: ClusterProcesses) -> ClusterProcesses:
+    """With every broker there, also after a test that failed."""
+    for broker in started.brokers.values():
+        if not broker.is_running:
+            broker.kill()
+            broker.start()
+    return started
 
 
 def write(cluster: ClusterProcesses, topic: str, count: int, **config: object) -> list[KafkaError | None]:
@@ -84,7 +94,7 @@ def test_a_topic_made_anew_while_a_broker_was_away_has_nothing_of_the_old_one(
     assert write(cluster, "anew", 10) == [None] * 10
     cluster.brokers[3].start()
     assert read_all(cluster.bootstrap, "anew") == list(range(10))
-    assert cluster.log_of(3, "anew") in (b"", cluster.log_of(cluster.leader("anew"), "anew"))
+    eventually(lambda: cluster.log_of(3, "anew") in (b"", cluster.log_of(cluster.leader("anew"), "anew")))
 
 
 def test_a_cluster_that_was_killed_whole_comes_back_with_everything(cluster: ClusterProcesses) -> None:

@@ -15,15 +15,15 @@ Rule 5: a store that is behind what was seen of it is another one, put back from
         what is compared is the answer to a linearisable question. And it may have come as far meanwhile: a
         watch that is begun again is asked for the event that was seen last, and has to show the same.
 Rule 6: a decision that cannot be made is the trouble of whoever asked for it. The next one is made.
-Rule 7: what is committed was compared by the store. A refusal is not, and neither is "nothing to do": they count
-        only on an image that shows everything which was committed before they were asked for. Whoever deletes
-        a topic here and creates it there is not told that it exists.
+Rule 7: what is committed was compared by the store. A refusal is not, and neither is "nothing to do": they
+        count only on an image that shows everything which was committed before they were asked for. Whoever
+        deletes a topic here and creates it there is not told that it exists.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import NamedTuple, NoReturn
 
 import msgspec
@@ -46,6 +46,7 @@ from penstock.limits import (
     METADATA_AWAY_PAUSE_MS,
     METADATA_CHANGES_QUEUED_MAX,
     METADATA_CONFLICTS_MAX,
+    METADATA_CONTROLLER_MS_MAX,
     METADATA_NEWS_MS,
     METADATA_PROPOSALS_MAX,
     METADATA_SEEN_MS_MAX,
@@ -149,7 +150,29 @@ class Cluster:
         self._subscribers.append(subscriber)
 
     async def change(self, decide: Decide) -> ClusterImage:
-        """Carry out a decision and return an image that shows it. Raises the ApiError of a refusal."""
+        """Carry out a decision and return an image that shows it. Raises the ApiError of a refusal.
+
+        Between two controllers it waits for the next one: not every client asks again.
+        """
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + METADATA_CONTROLLER_MS_MAX / 1000
+        while True:
+            try:
+                return await self._change(decide)
+            except ApiError as refusal:
+                if refusal.code is not ErrorCode.NOT_CONTROLLER or loop.time() >= ends_at:
+                    raise
+            # Not in the queue: who deposes the last controller, and who registers, is to be let by.
+            await self._until_controlled(ends_at)
+
+    async def _until_controlled(self, ends_at: float) -> None:
+        """Or until then."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(ends_at):
+                while self.image.controller is None and not self.image.is_embedded:
+                    await self._seen(self.image.revision + 1)
+
+    async def _change(self, decide: Decide) -> ClusterImage:
         outcome: asyncio.Future[ClusterImage] = asyncio.get_running_loop().create_future()
         if not self._has_ended:
             await self._changes.put(_Change(decide, outcome))
@@ -179,13 +202,11 @@ class Cluster:
         value = decode(PartitionValue, key, entry.value)
         return value.leader, value.leader_epoch
 
-    async def be_current(self) -> None:
-        """Returns when the image shows all that was committed before this was asked. ApiError: not in time."""
-        try:
-            revision = (await self._store.read(f"{self._prefix}controller")).revision
-        except (StoreAway, StoreRefuses) as problem:
-            raise _no_answer(str(problem)) from problem
-        await self._await_news(revision)
+    async def current_image(self) -> ClusterImage:
+        """For decisions that are made and not carried out. ApiError: the store does not answer."""
+        await self._be_current()
+        await self._until_controlled(asyncio.get_running_loop().time() + METADATA_CONTROLLER_MS_MAX / 1000)
+        return self.image
 
     async def learn(self, conflict: Conflict, decided_on: ClusterImage) -> None:
         """Returns when this broker has seen why a proposal met a conflict. ApiError: not in time."""
@@ -360,7 +381,7 @@ class Cluster:
             decided_on = self.image
             decision = self._decided(decide, decided_on)
             if not is_current and _rests_on_the_image(decision):
-                await self.be_current()
+                await self._be_current()
                 is_current = True
                 if self.image is not decided_on:
                     continue
@@ -412,6 +433,16 @@ class Cluster:
             if not self._make_room():
                 raise
             return await self._store.transact(piece.compares, piece.changes)
+
+    async def _be_current(self) -> None:
+        """Returns when the image shows all that was committed before this was asked."""
+        known = self.image.revision
+        try:
+            revision = (await self._store.read(f"{self._prefix}controller")).revision
+        except (StoreAway, StoreRefuses) as problem:
+            raise _no_answer(str(problem)) from problem
+        self._require_not_put_back(known, revision)
+        await self._await_news(revision)
 
     async def _learn_why(self, conflict: Conflict, decided_on: int) -> None:
         """Returns with a newer image than the one that was decided on."""

@@ -76,8 +76,7 @@ async def alter_resources(
             _require_acceptable(each.resource, mentions[each.resource])
             decide = _decider(cluster, each)
             if validate_only:
-                await cluster.be_current()
-                decide(cluster.image)
+                decide(await cluster.current_image())
             else:
                 await cluster.change(decide)
             outcomes.append(None)

@@ -140,9 +140,7 @@ async def change_each(
     making an image for each. `at_once` of them share a transaction of the store.
     """
     outcomes: list[ClusterImage | ApiError] = []
-    if validate_only:
-        await cluster.be_current()
-    imagined = cluster.image
+    imagined = await cluster.current_image() if validate_only else cluster.image
     for first in range(0, len(decides), at_once):
         group = decides[first : first + at_once]
         if validate_only:
@@ -163,6 +161,9 @@ async def _change_group(
 
     def decide(image: ClusterImage) -> Decision:
         trials.append(_try_group(image, group, independent=independent))
+        for refusal in trials[-1].refusals.values():
+            if refusal.code is ErrorCode.NOT_CONTROLLER:
+                raise refusal  # which is of all of them, and may be over in a moment
         return trials[-1].decision
 
     try:

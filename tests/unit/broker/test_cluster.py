@@ -1,18 +1,12 @@
 """The image follows the store, and changes are carried out, whatever the store does meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from functools import partial
-from random import Random
-from typing import NamedTuple
 
 import pytest
 
-from penstock.broker.cluster import Cluster, Decide
-from penstock.broker.topic_creation import change_each
+from penstock.broker.cluster import Cluster
 from penstock.config.broker import BrokerConfig
-from penstock.controller.decision import NOTHING_TO_DO, Decision
+from penstock.controller.decision import Decision
 from penstock.controller.topics import (
     NewTopic,
     TopicDefaults,
@@ -23,63 +17,12 @@ from penstock.controller.topics import (
     register_broker,
 )
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFull
-from penstock.host.metadata_store import ABSENT, Committed, Compare, Conflict, Delete, Put
+from penstock.host.metadata_store import ABSENT, Committed, Compare, Conflict, Delete
 from penstock.limits import PRODUCER_IDS_PER_BLOCK
 from penstock.metadata.image import ClusterImage, image_of
-from penstock.metadata.keys import Keys
-from penstock.metadata.values import GroupConfigValue, encode
-from penstock.sim.scheduler import VirtualTimeLoop
-from penstock.sim.store import SimClient, SimStore, StoreFaults
+from penstock.sim.store import SimStore, StoreFaults
 from penstock.types import TopicId
-
-KEYS = Keys("c")
-
-
-class Node(NamedTuple):
-    cluster: Cluster
-    client: SimClient
-    running: "asyncio.Task[None]"
-
-
-Scene = Callable[[SimStore], Awaitable[None]]
-
-
-def play(scene: Scene, faults: StoreFaults | None = None, seed: int = 1) -> None:
-    loop = VirtualTimeLoop(Random(seed))
-    store = SimStore(loop, Random(seed), faults or StoreFaults(delay_seconds=(0.001, 0.01)))
-
-    async def run() -> None:
-        await scene(store)
-
-    try:
-        loop.run_until_complete(run())
-    finally:
-        loop.close()
-
-
-@asynccontextmanager
-async def nodes(store: SimStore, count: int) -> AsyncIterator[list[Node]]:
-    started = []
-    for _ in range(count):
-        client = store.client()
-        cluster = Cluster(client, image_of(store.read(KEYS.prefix), "c"), BrokerConfig.of())
-        started.append(Node(cluster, client, asyncio.ensure_future(cluster.run())))
-    try:
-        yield started
-    finally:
-        for node in started:
-            node.running.cancel()
-        await asyncio.wait([node.running for node in started])
-
-
-def more_ids(image: ClusterImage) -> Decision:
-    return next_producer_id_block(image).decision
-
-
-def group(image: ClusterImage, name: str, text: str = "1") -> Decision:
-    key = KEYS.group_config(name)
-    put = Put(key, encode(GroupConfigValue({"consumer.session.timeout.ms": text})))
-    return Decision((Compare(key, image.overrides_of_group(name).revision),), (put,))
+from tests.unit.broker.cluster_support import KEYS, Node, group, more_ids, nodes, play
 
 
 def test_a_change_is_answered_when_every_subscriber_has_followed_it() -> None:
@@ -194,66 +137,6 @@ def test_what_changes_nothing_is_answered_at_once() -> None:
             await node.cluster.change(lambda _: nothing)
             assert asyncio.get_running_loop().time() < 1
             assert isinstance(await node.cluster.propose(nothing), Committed)
-
-    play(scene)
-
-
-# Refusals
-
-
-@asynccontextmanager
-async def one_is_behind(store: SimStore) -> AsyncIterator[Node]:
-    """Both know group g. The one that is ahead removes it, which the other is shown a while later."""
-    async with nodes(store, 2) as (behind, ahead):
-        await ahead.cluster.change(lambda image: group(image, "g"))
-        await asyncio.sleep(1)
-        behind.client.is_shown.clear()
-        await ahead.cluster.change(lambda _: Decision((), (Delete(KEYS.group_config("g")),)))
-        asyncio.get_running_loop().call_later(0.1, behind.client.is_shown.set)
-        yield behind
-
-
-def new_group(image: ClusterImage) -> Decision:
-    if image.overrides_of_group("g").overrides:
-        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS)
-    return group(image, "g", "2")
-
-
-def unless_there(image: ClusterImage) -> Decision:
-    return NOTHING_TO_DO if image.overrides_of_group("g").overrides else group(image, "g", "2")
-
-
-@pytest.mark.parametrize("decide", [new_group, unless_there])
-def test_nothing_is_refused_or_left_because_of_what_another_broker_has_changed_since(decide: Decide) -> None:
-    async def scene(store: SimStore) -> None:
-        async with one_is_behind(store) as behind:
-            image = await behind.cluster.change(decide)
-            assert image.overrides_of_group("g").overrides == {"consumer.session.timeout.ms": "2"}
-
-    play(scene)
-
-
-@pytest.mark.parametrize("validate_only", [False, True])
-def test_of_several_changes_none_is_refused_because_of_what_was_true_before(validate_only: bool) -> None:
-    async def scene(store: SimStore) -> None:
-        async with one_is_behind(store) as behind:
-            other = partial(group, name="other")
-            outcomes = await change_each(behind.cluster, [other, new_group], validate_only=validate_only)
-            assert not [outcome for outcome in outcomes if isinstance(outcome, ApiError)]
-
-    play(scene)
-
-
-def test_a_refusal_that_is_true_is_told_also_where_others_share_the_store() -> None:
-    """Their changes move its revision, and no news of them ever comes."""
-
-    async def scene(store: SimStore) -> None:
-        async with nodes(store, 1) as (node,):
-            await node.cluster.change(new_group)
-            store.revision += 7
-            with pytest.raises(ApiError, match="TOPIC_ALREADY_EXISTS"):
-                await node.cluster.change(new_group)
-            assert asyncio.get_running_loop().time() < 1
 
     play(scene)
 

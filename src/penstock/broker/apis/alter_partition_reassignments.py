@@ -65,7 +65,6 @@ class AlterPartitionReassignments:
     def _refusal(
         self, request: AlterPartitionReassignmentsRequest, context: RequestContext
     ) -> ApiError | None:
-        image = self._cluster.image
         if context.cluster_denied:
             return ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_CHANGED_MAX:
@@ -73,8 +72,6 @@ class AlterPartitionReassignments:
             return ApiError(ErrorCode.POLICY_VIOLATION, detail)
         if request.timeout_ms <= 0:
             return ApiError(ErrorCode.REQUEST_TIMED_OUT)
-        if image.controller is None and not image.is_embedded:
-            return ApiError(ErrorCode.NOT_CONTROLLER, "The cluster has no controller at the moment.")
         return None
 
 

@@ -67,7 +67,6 @@ class ElectLeaders:
         return _response(problems)
 
     def _refusal(self, request: ElectLeadersRequest, context: RequestContext) -> ApiError | None:
-        image = self._cluster.image
         if context.cluster_denied:
             return ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if sum(len(topic.partitions) for topic in request.topic_partitions or ()) > PARTITIONS_CHANGED_MAX:
@@ -75,8 +74,6 @@ class ElectLeaders:
             return ApiError(ErrorCode.POLICY_VIOLATION, detail)
         if request.timeout_ms <= 0:
             return ApiError(ErrorCode.REQUEST_TIMED_OUT)
-        if image.controller is None and not image.is_embedded:
-            return ApiError(ErrorCode.NOT_CONTROLLER, "The cluster has no controller at the moment.")
         return None
 
     def _in_need(self, kind: ElectionType) -> list[TopicPartition]:
