@@ -92,7 +92,7 @@ def read_all(bootstrap: str, topic: str, number: int = 0, *, seconds_max: float 
         consumer.assign([partition])
         while len(found) < end:
             assert time.monotonic() < deadline, f"{len(found)} of {end} records could be read"
-            for message in consumer.consume(1000, timeout=1):
+            for message in consumer.consume(min(1000, end - len(found)), timeout=1):
                 assert message.error() is None, message.error()
                 value = message.value()
                 assert isinstance(value, bytes)
