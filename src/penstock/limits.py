@@ -248,12 +248,13 @@ METADATA_CONFLICTS_MAX = 100
 # until this broker has seen what was committed.
 METADATA_TRIES_MAX = 3
 METADATA_SEEN_MS_MAX = 10 * SECOND_MS
-# How long a change waits for a controller. There is none for moments only: another takes over.
+# How long a request waits for a controller. There is none for moments only: another takes over.
 METADATA_CONTROLLER_MS_MAX = 5 * SECOND_MS
 # Between two attempts to reach a store that is away; the longest one between two to change something there.
 METADATA_AWAY_PAUSE_MS = 250
 METADATA_AWAY_PAUSE_MS_MAX = 2 * SECOND_MS
-# How long a decision that met a conflict waits for the news, where the store cannot say which.
+# How long a decision that met a conflict waits for the news, where the store cannot say which, and one that
+# would be refused for what the store has and this broker has not seen.
 METADATA_NEWS_MS = 200
 # How long one member of etcd may take for an answer, how long the members are asked in turn, and the
 # pause when all of them have been. A transaction is waited for longer: to give up is to know nothing.

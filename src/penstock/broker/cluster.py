@@ -23,12 +23,14 @@ Rule 7: what is committed was compared by the store. A refusal is not, and neith
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import NamedTuple, NoReturn
 
 import msgspec
 
+from penstock.broker.catching_up import CatchingUp
 from penstock.broker.history import seen_of, shows
+from penstock.broker.sightings import Sightings
 from penstock.config.broker import BrokerConfig
 from penstock.controller.decision import Decision, pieces
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
@@ -40,16 +42,15 @@ from penstock.host.metadata_store import (
     MetadataStore,
     StoreAway,
     StoreRefuses,
+    require_well_formed,
 )
 from penstock.host.tasks import Tasks
 from penstock.limits import (
     METADATA_AWAY_PAUSE_MS,
     METADATA_CHANGES_QUEUED_MAX,
     METADATA_CONFLICTS_MAX,
-    METADATA_CONTROLLER_MS_MAX,
     METADATA_NEWS_MS,
     METADATA_PROPOSALS_MAX,
-    METADATA_SEEN_MS_MAX,
     METADATA_TRIES_MAX,
 )
 from penstock.metadata.image import ClusterImage, apply, image_of
@@ -68,12 +69,13 @@ _PROBLEMS = (ApiError, CorruptData, StorageFull, StorageFailed)
 
 class _Change(NamedTuple):
     decide: Decide
+    is_current: bool
+    """The image shows all that was committed before the change was asked for."""
     outcome: "asyncio.Future[ClusterImage]"
 
 
-class _Waiting(NamedTuple):
-    revision: int
-    seen: "asyncio.Future[None]"
+class _Unconfirmed(Exception):
+    """It would be refused, or left, on an image that may not be current."""
 
 
 class _NotFollowed(NamedTuple):
@@ -110,8 +112,8 @@ class Cluster:
         self._has_ended = False
         self._must_read = False
         self._turn = asyncio.Lock()
-        self._waiting: list[_Waiting] = []
-        self._seen_revision = image.revision
+        self._be_current = CatchingUp(self._catch_up)
+        self._seen = Sightings(image.revision)
         self.latest: Event | None = None
         """What the watch showed last; None: nothing yet that the store still has."""
         self._not_followed: deque[_NotFollowed] = deque(maxlen=METADATA_PROPOSALS_MAX)
@@ -150,32 +152,18 @@ class Cluster:
         self._subscribers.append(subscriber)
 
     async def change(self, decide: Decide) -> ClusterImage:
-        """Carry out a decision and return an image that shows it. Raises the ApiError of a refusal.
+        """Carry out a decision and return an image that shows it. Raises the ApiError of a refusal."""
+        try:
+            return await self._change(decide, is_current=self._is_alone)
+        except _Unconfirmed:
+            # Not within the queue: whoever registers, or deposes a controller, is not to wait for this.
+            await self._be_current()
+            return await self._change(decide, is_current=True)
 
-        Between two controllers it waits for the next one: not every client asks again.
-        """
-        loop = asyncio.get_running_loop()
-        ends_at = loop.time() + METADATA_CONTROLLER_MS_MAX / 1000
-        while True:
-            try:
-                return await self._change(decide)
-            except ApiError as refusal:
-                if refusal.code is not ErrorCode.NOT_CONTROLLER or loop.time() >= ends_at:
-                    raise
-            # Not in the queue: who deposes the last controller, and who registers, is to be let by.
-            await self._until_controlled(ends_at)
-
-    async def _until_controlled(self, ends_at: float) -> None:
-        """Or until then."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(ends_at):
-                while self.image.controller is None and not self.image.is_embedded:
-                    await self._seen(self.image.revision + 1)
-
-    async def _change(self, decide: Decide) -> ClusterImage:
+    async def _change(self, decide: Decide, *, is_current: bool) -> ClusterImage:
         outcome: asyncio.Future[ClusterImage] = asyncio.get_running_loop().create_future()
         if not self._has_ended:
-            await self._changes.put(_Change(decide, outcome))
+            await self._changes.put(_Change(decide, is_current, outcome))
         # Asked again: the queue may have had room only because it was emptied for good.
         if self._has_ended and not outcome.done():
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the metadata can no longer be changed")
@@ -190,7 +178,7 @@ class Cluster:
         async with self._proposals:
             outcome = await self._commit(pieces(decision, self._store.changes_max))
         if isinstance(outcome, Committed) and outcome.has_changed:
-            await self._seen(outcome.revision)
+            await self._seen.until(outcome.revision)
         return outcome
 
     async def leader_in_store(self, topic_id: TopicId, index: int) -> tuple[int, int] | None:
@@ -203,10 +191,20 @@ class Cluster:
         return value.leader, value.leader_epoch
 
     async def current_image(self) -> ClusterImage:
-        """For decisions that are made and not carried out. ApiError: the store does not answer."""
-        await self._be_current()
-        await self._until_controlled(asyncio.get_running_loop().time() + METADATA_CONTROLLER_MS_MAX / 1000)
+        """It shows all that was committed before it was asked for. ApiError: the store does not answer."""
+        if not self._is_alone:
+            await self._be_current()
         return self.image
+
+    async def until_controlled(self, ends_at: float) -> bool:
+        """Returns when the cluster has a controller; False: until then it had none."""
+        try:
+            async with asyncio.timeout_at(ends_at):
+                while self.image.controller is None:
+                    await self._seen.until(self.image.revision + 1)
+        except TimeoutError:
+            return False
+        return True
 
     async def learn(self, conflict: Conflict, decided_on: ClusterImage) -> None:
         """Returns when this broker has seen why a proposal met a conflict. ApiError: not in time."""
@@ -231,8 +229,7 @@ class Cluster:
             await tasks.stop()
             while not self._changes.empty():
                 self._changes.get_nowait().outcome.cancel()
-            for waiting in self._waiting:
-                waiting.seen.cancel()
+            self._seen.end()
 
     # Following
 
@@ -316,43 +313,16 @@ class Cluster:
                 await subscriber(before, image)
         except _PROBLEMS as problem:
             self._not_followed.append(_NotFollowed(before.revision, image.revision, problem))
-        self._seen_revision = image.revision
-        self._wake()
-
-    def _wake(self) -> None:
-        """Everybody who waited for this image."""
-        still: list[_Waiting] = []
-        for waiting in self._waiting:
-            if waiting.revision > self._seen_revision:
-                still.append(waiting)
-            elif not waiting.seen.done():
-                waiting.seen.set_result(None)
-        self._waiting = still
+        self._seen.advance(image.revision)
 
     async def _followed(self, outcome: Committed) -> None:
         """Returns when this broker has seen what was committed. Raises why it could not follow."""
         if not outcome.has_changed:
             return
-        await self._seen(outcome.revision)
+        await self._seen.until(outcome.revision)
         for before, after, problem in self._not_followed:
             if before < outcome.revision <= after:
                 raise problem
-
-    async def _seen(self, revision: int) -> None:
-        """Returns when every subscriber has followed the image of this revision."""
-        if self._seen_revision >= revision:
-            return
-        waiting = _Waiting(revision, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
-        try:
-            async with asyncio.timeout(METADATA_SEEN_MS_MAX / 1000):
-                await waiting.seen
-        except TimeoutError:
-            detail = f"this broker has not yet seen revision {revision} of the metadata; try again"
-            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
-        finally:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
 
     # Changing
 
@@ -363,10 +333,11 @@ class Cluster:
     async def _next(self) -> None:
         change = await self._changes.get()
         try:
-            image = await self._carry_out(change.decide)
-        except (*_PROBLEMS, StoreRefuses) as problem:
+            image = await self._carry_out(change.decide, is_current=change.is_current)
+        except (*_PROBLEMS, StoreRefuses, _Unconfirmed) as problem:
             if not change.outcome.cancelled():
-                change.outcome.set_exception(_as_api_error(problem))
+                is_ours = isinstance(problem, _Unconfirmed)
+                change.outcome.set_exception(problem if is_ours else _as_api_error(problem))
         except BaseException:
             change.outcome.cancel()
             raise
@@ -374,21 +345,20 @@ class Cluster:
             if not change.outcome.cancelled():
                 change.outcome.set_result(image)
 
-    async def _carry_out(self, decide: Decide) -> ClusterImage:
-        silences, is_current = 0, False
+    async def _carry_out(self, decide: Decide, *, is_current: bool) -> ClusterImage:
+        silences = 0
         for _ in range(METADATA_CONFLICTS_MAX):
             self._require_store()
             decided_on = self.image
-            decision = self._decided(decide, decided_on)
-            if not is_current and _rests_on_the_image(decision):
-                await self._be_current()
-                is_current = True
-                if self.image is not decided_on:
-                    continue
-            if isinstance(decision, ApiError):
-                raise decision
-            steps = pieces(decision, self._store.changes_max)
-            if not any(step.changes for step in steps):
+            try:
+                decision, steps = self._decided(decide, decided_on)
+            except ApiError as refusal:
+                if is_current or refusal.code is ErrorCode.UNKNOWN_SERVER_ERROR:
+                    raise
+                raise _Unconfirmed from refusal
+            if not is_current and (decision.is_partial or not decision.everything):
+                raise _Unconfirmed
+            if not decision.everything:
                 return self.image
             try:
                 outcome = await self._commit(steps)
@@ -406,12 +376,16 @@ class Cluster:
             return self.image
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "the cluster's metadata kept changing; try again")
 
-    def _decided(self, decide: Decide, image: ClusterImage) -> Decision | ApiError:
-        """What is to be done, or why not. Raises ApiError if it could not be decided."""
+    def _decided(self, decide: Decide, image: ClusterImage) -> tuple[Decision, list[Decision]]:
+        """It, and its transactions one after the other. ApiError: it is refused, or could not be decided."""
         try:
-            return decide(image)
-        except ApiError as refusal:
-            return refusal
+            decision = decide(image)
+            steps = pieces(decision, self._store.changes_max)
+            for step in steps:
+                require_well_formed(step.compares, step.changes, self._store.changes_max)
+            return decision, steps
+        except ApiError:
+            raise
         except Exception as mistake:
             self._report("a change of metadata", mistake)
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "this could not be decided") from mistake
@@ -434,30 +408,41 @@ class Cluster:
                 raise
             return await self._store.transact(piece.compares, piece.changes)
 
-    async def _be_current(self) -> None:
+    @property
+    def _is_alone(self) -> bool:
+        """Nobody else changes the store: what it has, the image has."""
+        return bool(self.image.brokers) and self.image.is_embedded
+
+    async def _catch_up(self) -> None:
         """Returns when the image shows all that was committed before this was asked."""
+        self._require_store()
         known = self.image.revision
         try:
             revision = (await self._store.read(f"{self._prefix}controller")).revision
+            self._require_not_put_back(known, revision)
+            await self._await_news(revision)
         except (StoreAway, StoreRefuses) as problem:
             raise _no_answer(str(problem)) from problem
-        self._require_not_put_back(known, revision)
-        await self._await_news(revision)
+        except (CorruptData, StorageFull, StorageFailed) as problem:
+            raise _as_api_error(problem) from problem
 
     async def _learn_why(self, conflict: Conflict, decided_on: int) -> None:
         """Returns with a newer image than the one that was decided on."""
         if conflict.revision is not None:
-            await self._seen(conflict.revision)
+            await self._seen.until(conflict.revision)
             return
         await self._await_news(decided_on + 1)
 
     async def _await_news(self, revision: int) -> None:
         """Returns when this broker has seen what was changed up to a revision, by whoever uses the store."""
+        if self.image.revision >= revision:
+            await self._seen.until(revision)
+            return
         # Usually the news is under way already, and much less than reading everything again. Where others
         # use the store, the revision may be of a change of theirs, and then none will come.
         try:
             async with asyncio.timeout(METADATA_NEWS_MS / 1000):
-                await self._seen(revision)
+                await self._seen.until(revision)
         except TimeoutError:
             try:
                 await self._read_again()
@@ -475,11 +460,6 @@ class Cluster:
         if not own and not cluster:
             return self._static_config
         return self._static_config.with_dynamic(own=own, cluster=cluster)
-
-
-def _rests_on_the_image(decision: Decision | ApiError) -> bool:
-    """And on nothing that the store compares."""
-    return isinstance(decision, ApiError) or decision.is_partial or not decision.everything
 
 
 def _no_answer(reason: str) -> ApiError:

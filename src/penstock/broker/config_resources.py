@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
+from penstock.broker.changing import Changing
 from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
 from penstock.config.broker import BrokerConfig
@@ -69,6 +70,11 @@ async def alter_resources(
         detail = f"A request may change at most {TOPICS_PER_REQUEST_MAX} resources."
         return [ApiError(ErrorCode.INVALID_REQUEST, detail)] * len(wanted)
     mentions = Counter(each.resource for each in wanted)
+    changing = Changing(cluster)
+    try:
+        image = await changing.image() if validate_only else cluster.image
+    except ApiError as problem:
+        return [problem] * len(wanted)
     outcomes: list[ApiError | None] = []
     for each in wanted:
         try:
@@ -76,9 +82,9 @@ async def alter_resources(
             _require_acceptable(each.resource, mentions[each.resource])
             decide = _decider(cluster, each)
             if validate_only:
-                decide(await cluster.current_image())
+                decide(image)
             else:
-                await cluster.change(decide)
+                await changing.make(decide)
             outcomes.append(None)
         except ApiError as refusal:
             outcomes.append(refusal)

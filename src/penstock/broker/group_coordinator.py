@@ -102,7 +102,7 @@ class GroupCoordinator:
             "max.message.bytes": str(STATE_COMMAND_BYTES_MAX),
         }
         request = TopicRequest(name=GROUP_TOPIC, partitions=config.topic_partitions)
-        (outcome,) = await self._creation.create([WantedTopic(request, settings)])
+        (outcome,) = await self._creation.create([WantedTopic(request, settings)], waits=False)
         if isinstance(outcome, ApiError) and outcome.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise outcome
 

@@ -217,7 +217,7 @@ def depose(image: ClusterImage, broker_id: int, epoch: int) -> Decision:
     """
     fenced = fence(image, broker_id, epoch)
     if image.controller is None or image.controller.broker_id != broker_id:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is not the controller.")
+        raise ApiError(ErrorCode.NOT_CONTROLLER, f"Broker {broker_id} is not the controller.")
     return fenced._replace(changes=(*fenced.changes, Delete(Keys(image.cluster_id).controller)))
 
 

@@ -30,7 +30,7 @@ class Decision(NamedTuple):
     prepared: tuple[Put, ...] = ()
     """They mean nothing until `changes` are made, and may be written before."""
     is_partial: bool = False
-    """Some of what was asked for is refused, which no revision that is compared speaks for."""
+    """Some of what was asked for is refused or done already, for which no compared revision speaks."""
 
     @property
     def everything(self) -> tuple[Change, ...]:
@@ -38,6 +38,11 @@ class Decision(NamedTuple):
 
 
 NOTHING_TO_DO = Decision((), ())
+
+
+class NoController(ApiError):
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.NOT_CONTROLLER, "The cluster has no controller at the moment.")
 
 
 def pieces(decision: Decision, changes_max: int) -> list[Decision]:
@@ -100,7 +105,7 @@ def term_of(image: ClusterImage) -> tuple[Compare, ...]:
     if image.is_embedded:
         return ()
     if image.controller is None:
-        raise ApiError(ErrorCode.NOT_CONTROLLER, "The cluster has no controller at the moment.")
+        raise NoController
     return (Compare(Keys(image.cluster_id).controller, image.controller.term),)
 
 

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
+from penstock.broker.changing import Changing
 from penstock.broker.cluster import Cluster, Decide
-from penstock.broker.topic_creation import change_each
 from penstock.controller.balance import empty_out, even_out
 from penstock.controller.brokers import drain_on_request, is_drained, undrain
 from penstock.controller.partitions import Partition
@@ -64,7 +64,7 @@ class ClusterPages:
         return await self._changed_broker(broker_id, lambda image: undrain(image, broker_id))
 
     async def _changed_broker(self, broker_id: int, decide: Decide) -> web.Response:
-        image = await _told(self._cluster.change(decide))
+        image = await _told(Changing(self._cluster).make(decide))
         return json_reply(_broker(image, survey(image), broker_id))
 
     async def plan_balance(self, request: web.Request) -> web.Response:
@@ -75,11 +75,8 @@ class ClusterPages:
         _require_json(request)
         image = self._cluster.image
         plan = _plan(image, request)
-        outcomes = await change_each(
-            self._cluster,
-            [_reassignment(wanted) for wanted in plan],
-            independent=True,
-            at_once=PARTITION_CHANGES_AT_ONCE,
+        outcomes = await Changing(self._cluster).make_each(
+            [_reassignment(wanted) for wanted in plan], independent=True, at_once=PARTITION_CHANGES_AT_ONCE
         )
         moves = [
             _move(image, wanted) | {"refusal": str(outcome) if isinstance(outcome, ApiError) else None}

@@ -1,22 +1,28 @@
 """What a broker refuses is refused for what is true, whatever the broker has heard of it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
 
+from penstock.broker.apis.delete_topics import DeleteTopics
+from penstock.broker.changing import Changing
 from penstock.broker.cluster import Decide
-from penstock.broker.topic_creation import change_each
-from penstock.controller.decision import NOTHING_TO_DO, Decision, term_of
+from penstock.broker.context import RequestContext
+from penstock.controller.decision import NOTHING_TO_DO, Decision
+from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Delete, Put
-from penstock.limits import METADATA_CONTROLLER_MS_MAX
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.values import BrokerValue, ControllerValue, encode
+from penstock.metadata.values import BrokerValue, ControllerValue, LiveValue, encode
+from penstock.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from penstock.security.access import ANONYMOUS
 from penstock.sim.store import SimStore
+from penstock.types import NO_TOPIC_ID, TopicId
 from tests.unit.broker.cluster_support import KEYS, Node, group, more_ids, nodes, play
+from tests.unit.broker.support import denying
 
 
 @asynccontextmanager
@@ -51,15 +57,104 @@ def test_nothing_is_refused_or_left_because_of_what_another_broker_has_changed_s
     play(scene)
 
 
-@pytest.mark.parametrize("validate_only", [False, True])
-def test_of_several_changes_none_is_refused_because_of_what_was_true_before(validate_only: bool) -> None:
+def other_group(image: ClusterImage) -> Decision:
+    return group(image, "other")
+
+
+@pytest.mark.parametrize("decide", [new_group, unless_there])
+def test_of_several_changes_none_is_refused_or_left_because_of_what_was_true_before(decide: Decide) -> None:
     async def scene(store: SimStore) -> None:
         async with one_is_behind(store) as behind:
-            other = partial(group, name="other")
-            outcomes = await change_each(behind.cluster, [other, new_group], validate_only=validate_only)
-            assert not [outcome for outcome in outcomes if isinstance(outcome, ApiError)]
+            outcomes = await Changing(behind.cluster).make_each([other_group, decide])
+            assert not refused(outcomes)
+            assert behind.cluster.image.overrides_of_group("g").overrides
 
     play(scene)
+
+
+def test_what_is_only_tried_is_tried_on_what_is_true() -> None:
+    async def scene(store: SimStore) -> None:
+        async with one_is_behind(store) as behind:
+            assert not refused(await Changing(behind.cluster).try_each([other_group, new_group]))
+            assert not behind.cluster.image.overrides_of_group("other").overrides
+
+    play(scene)
+
+
+def test_what_is_only_tried_is_refused_at_once_while_the_store_is_away() -> None:
+    async def scene(store: SimStore) -> None:
+        async with nodes(store, 1) as (node,):
+            store.go_away()
+            await asyncio.sleep(20)
+            began = asyncio.get_running_loop().time()
+            outcomes = await Changing(node.cluster).try_each([new_group, other_group])
+            assert [outcome.code for outcome in refused(outcomes)] == [ErrorCode.REQUEST_TIMED_OUT] * 2
+            assert asyncio.get_running_loop().time() == began
+
+    play(scene)
+
+
+def test_many_refusals_ask_the_store_together_and_hold_up_nobody() -> None:
+    async def scene(store: SimStore) -> None:
+        async with nodes(store, 1) as (node,):
+            await node.cluster.change(new_group)
+            reads = count_reads(store)
+            refusals = [asyncio.ensure_future(node.cluster.change(new_group)) for _ in range(500)]
+            await asyncio.sleep(0)
+            began = asyncio.get_running_loop().time()
+            await node.cluster.change(more_ids)
+            assert asyncio.get_running_loop().time() - began < 0.1  # a transaction and its news
+            assert len(refused(await asyncio.gather(*refusals, return_exceptions=True))) == 500
+            assert len(reads) <= 2
+
+    play(scene)
+
+
+def test_a_topic_that_the_broker_learns_of_by_looking_again_is_deleted_only_if_it_may_be() -> None:
+    async def scene(store: SimStore) -> None:
+        store.transact([], [Put(KEYS.live(1), encode(LiveValue("one", "disk")))])
+        admitted = BrokerValue(None, {}, incarnation="one", admitted_epoch=store.revision)
+        controller = Put(KEYS.controller, encode(ControllerValue(1)))
+        store.transact([], [Put(KEYS.broker(1), encode(admitted)), controller])
+        async with nodes(store, 2) as (behind, ahead):
+            behind.client.is_shown.clear()
+            for number, name in enumerate(("free", "denied", "__consumer_offsets"), start=1):
+                await ahead.cluster.change(partial(new_topic, name=name, number=number))
+            asyncio.get_running_loop().call_later(0.1, behind.client.is_shown.set)
+            asked = [DeleteTopicState(None, topic_id(number)) for number in (1, 2, 3)]
+            asked.append(DeleteTopicState("free", NO_TOPIC_ID))
+            context = RequestContext(ANONYMOUS, "kafka", "peer", denying("denied"))
+            request = DeleteTopicsRequest(asked, timeout_ms=1)
+            answer = await DeleteTopics(behind.cluster)(request, context.for_request(6, None, frozenset()))
+            codes = {(result.name, result.topic_id): result.error_code for result in answer.responses}
+            assert codes == {
+                ("free", topic_id(1)): ErrorCode.INVALID_REQUEST,  # by name and by id
+                (None, topic_id(2)): ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                (None, topic_id(3)): ErrorCode.INVALID_TOPIC_EXCEPTION,
+            }
+            assert len(behind.cluster.image.topics) == 3
+
+    play(scene)
+
+
+def new_topic(image: ClusterImage, name: str, number: int) -> Decision:
+    request, new = TopicRequest(name=name, partitions=1), NewTopic(topic_id(number), 0)
+    return create_topic(image, request, new, defaults=TopicDefaults(1, 1), validate_overrides=lambda _: None)
+
+
+def topic_id(number: int) -> TopicId:
+    return TopicId(bytes([number]) * 16)
+
+
+def refused(outcomes: Sequence[ClusterImage | BaseException]) -> list[ApiError]:
+    return [outcome for outcome in outcomes if isinstance(outcome, ApiError)]
+
+
+def count_reads(store: SimStore) -> list[str]:
+    """What is read from now on."""
+    read, prefixes = store.read, list[str]()
+    store.read = lambda prefix: prefixes.append(prefix) or read(prefix)  # type: ignore
+    return prefixes
 
 
 def test_a_refusal_that_is_true_is_told_also_where_others_share_the_store() -> None:
@@ -72,56 +167,5 @@ def test_a_refusal_that_is_true_is_told_also_where_others_share_the_store() -> N
             with pytest.raises(ApiError, match="TOPIC_ALREADY_EXISTS"):
                 await node.cluster.change(new_group)
             assert asyncio.get_running_loop().time() < 1
-
-    play(scene)
-
-
-# Between two controllers
-
-
-def controlled(image: ClusterImage, name: str = "g") -> Decision:
-    return group(image, name)._replace(compares=term_of(image))
-
-
-def somebody_controls(store: SimStore) -> None:
-    store.transact([], [Put(KEYS.controller, encode(ControllerValue(1)))])
-
-
-def member_of_a_cluster(store: SimStore) -> None:
-    store.transact([], [Put(KEYS.broker(1), encode(BrokerValue(None, {}, incarnation="one")))])
-
-
-def test_a_change_waits_for_the_next_controller_and_holds_up_nobody_who_needs_none() -> None:
-    async def scene(store: SimStore) -> None:
-        member_of_a_cluster(store)
-        somebody_controls(store)
-        async with nodes(store, 1) as (node,):
-            store.transact([], [Delete(KEYS.controller)])
-            await asyncio.sleep(1)
-            changing = asyncio.ensure_future(node.cluster.change(controlled))
-            both = [partial(controlled, name="one"), partial(controlled, name="two")]
-            several = asyncio.ensure_future(change_each(node.cluster, both))
-            trying = asyncio.ensure_future(change_each(node.cluster, [controlled], validate_only=True))
-            await node.cluster.change(more_ids)
-            await asyncio.sleep(1)
-            assert not changing.done()
-            assert not several.done()
-            assert not trying.done()
-            somebody_controls(store)
-            assert (await changing).overrides_of_group("g").overrides
-            outcomes = [*await several, *await trying]
-            assert not [outcome for outcome in outcomes if isinstance(outcome, ApiError)]
-            assert asyncio.get_running_loop().time() < 3
-
-    play(scene)
-
-
-def test_where_nobody_becomes_controller_that_is_said() -> None:
-    async def scene(store: SimStore) -> None:
-        member_of_a_cluster(store)
-        async with nodes(store, 1) as (node,):
-            with pytest.raises(ApiError, match="NOT_CONTROLLER"):
-                await node.cluster.change(controlled)
-            assert asyncio.get_running_loop().time() >= METADATA_CONTROLLER_MS_MAX / 1000
 
     play(scene)

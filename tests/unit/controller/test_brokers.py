@@ -331,7 +331,7 @@ def test_a_controller_that_is_gone_is_deposed_by_anybody() -> None:
     cluster = cluster_of(1, 2)
     epoch = cluster.image.brokers[1].live_epoch
     assert refusal(lambda: depose(cluster.image, 2, cluster.image.brokers[2].live_epoch)).code == (
-        ErrorCode.INVALID_REQUEST
+        ErrorCode.NOT_CONTROLLER
     )
     twice = [depose(cluster.image, 1, epoch), depose(cluster.image, 1, epoch)]
     assert [cluster.attempt(decision) for decision in twice] == [True, False]

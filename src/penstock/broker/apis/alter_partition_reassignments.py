@@ -20,9 +20,9 @@ Differs from Kafka
 from collections import Counter
 from collections.abc import Mapping
 
+from penstock.broker.changing import Changing, refusal_of_all
 from penstock.broker.cluster import Cluster, Decide
 from penstock.broker.context import RequestContext
-from penstock.broker.topic_creation import change_each
 from penstock.controller.reassignment import Reassignment, cancel, reassign
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import PARTITION_CHANGES_AT_ONCE, PARTITIONS_CHANGED_MAX
@@ -53,14 +53,15 @@ class AlterPartitionReassignments:
         if refusal is not None:
             return _response(request, dict.fromkeys(named, refusal), refusal)
         decides = {name: decide for name, decide in _decides(request).items() if named[name] == 1}
-        outcomes = await change_each(
-            self._cluster, list(decides.values()), independent=True, at_once=PARTITION_CHANGES_AT_ONCE
+        outcomes = await Changing(self._cluster).make_each(
+            list(decides.values()), independent=True, at_once=PARTITION_CHANGES_AT_ONCE
         )
         problems: dict[TopicPartition, ApiError | None] = {
             name: outcome if isinstance(outcome, ApiError) else None
             for name, outcome in zip(decides, outcomes, strict=True)
         }
-        return _response(request, {name: problems.get(name, _TWICE) for name in named})
+        problems = {name: problems.get(name, _TWICE) for name in named}
+        return _response(request, problems, refusal_of_all(outcomes))
 
     def _refusal(
         self, request: AlterPartitionReassignmentsRequest, context: RequestContext

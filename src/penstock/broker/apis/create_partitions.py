@@ -17,9 +17,9 @@ Differs from Kafka
 from collections import Counter
 from collections.abc import Sequence
 
+from penstock.broker.changing import Changing
 from penstock.broker.cluster import Cluster, Decide
 from penstock.broker.context import RequestContext
-from penstock.broker.topic_creation import change_each
 from penstock.controller.internal_topics import internal_problem
 from penstock.controller.topics import grow_topic
 from penstock.errors import ApiError, ErrorCode
@@ -49,9 +49,9 @@ class CreatePartitions:
         if problem is not None:
             outcomes.update((topic.name, problem) for topic in wanted)
             wanted = []
-        grown = await change_each(
-            self._cluster, [_growth(topic) for topic in wanted], validate_only=request.validate_only
-        )
+        changing, growths = Changing(self._cluster), [_growth(topic) for topic in wanted]
+        make_each = changing.try_each if request.validate_only else changing.make_each
+        grown = await make_each(growths)
         for topic, outcome in zip(wanted, grown, strict=True):
             outcomes[topic.name] = outcome if isinstance(outcome, ApiError) else None
         results = [_result(topic.name, outcomes[topic.name]) for topic in once]

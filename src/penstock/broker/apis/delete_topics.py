@@ -20,9 +20,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from penstock.broker.changing import Changing
 from penstock.broker.cluster import Cluster, Decide
 from penstock.broker.context import RequestContext
-from penstock.broker.topic_creation import change_each
 from penstock.controller.decision import Decision
 from penstock.controller.internal_topics import internal_problem
 from penstock.controller.topics import delete_topic
@@ -34,6 +34,7 @@ from penstock.protocol.messages.delete_topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from penstock.security.access import Operation, ResourceType
 from penstock.types import NO_TOPIC_ID, TopicId
 
 IDS_FROM = 6
@@ -53,15 +54,21 @@ class DeleteTopics:
         asked = [_Asked(name, NO_TOPIC_ID) for name in request.topic_names]
         if context.version >= IDS_FROM:
             asked = [_Asked(topic.name, topic.topic_id) for topic in request.topics]
-        results, wanted = _sorted_out(asked, self._cluster.image, context)
-        problem = self._problem_of_all(len(wanted), request.timeout_ms, context.version)
+        changing, image, problem = Changing(self._cluster), self._cluster.image, None
+        if any(topic.name is None and topic.topic_id not in image.topics_by_id for topic in asked):
+            # Which topic that is has to be known before it is decided whether it may be deleted.
+            try:
+                image = await changing.image()
+            except ApiError as away:
+                problem = away
+        results, wanted = _sorted_out(asked, image, context)
+        problem = problem or self._problem_of_all(len(wanted), request.timeout_ms, context.version)
         if problem is not None:
             results += [_refused(topic, problem) for topic in wanted]
             return DeleteTopicsResponse(responses=results)
         found: dict[_Asked, Topic] = {}
-        outcomes = await change_each(
-            self._cluster, [_deletion(topic, found) for topic in wanted], independent=True
-        )
+        deletions = [_deletion(topic, found, image) for topic in wanted]
+        outcomes = await changing.make_each(deletions, independent=True)
         for topic, outcome in zip(wanted, outcomes, strict=True):
             if isinstance(outcome, ApiError):
                 results.append(_refused(topic, outcome))
@@ -92,7 +99,7 @@ def _sorted_out(
     for topic, count in Counter(asked).items():
         name = _name_of(topic, image)
         problem = _problem_of(topic, count) or internal_problem(name or "")
-        if problem is None and name in context.denied:
+        if problem is None and name is not None and _is_denied(topic, name, context):
             problem = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Access is denied.")
         elif problem is None and name is not None and name in by_name and name in by_id:
             if topic.name is None:
@@ -105,6 +112,13 @@ def _sorted_out(
         else:
             wanted.append(topic)
     return results, wanted
+
+
+def _is_denied(topic: _Asked, name: str, context: RequestContext) -> bool:
+    if topic.name is not None:
+        return name in context.denied
+    # Its name may not have been known here when access was looked at.
+    return not context.may(Operation.DELETE, ResourceType.TOPIC, name)
 
 
 def _problem_of(topic: _Asked, count: int) -> ApiError | None:
@@ -122,14 +136,18 @@ def _name_of(topic: _Asked, image: ClusterImage) -> str | None:
     return known.name if known else None
 
 
-def _deletion(topic: _Asked, found: dict[_Asked, Topic]) -> Decide:
-    """Notes in `found` what is deleted: afterwards nothing in the image tells."""
+def _deletion(topic: _Asked, found: dict[_Asked, Topic], looked_at: ClusterImage) -> Decide:
+    """Notes in `found` what is deleted: afterwards nothing in the image tells.
+
+    `looked_at`: where it was found out, by their names, which may be deleted.
+    """
 
     def decide(image: ClusterImage) -> Decision:
         if topic.name is not None:
             decision = delete_topic(image, name=topic.name)
             found[topic] = image.topics[topic.name]
         else:
+            delete_topic(looked_at, topic_id=topic.topic_id)  # refused if it was not there to be looked at
             decision = delete_topic(image, topic_id=topic.topic_id)
             found[topic] = image.topics_by_id[topic.topic_id]
         return decision

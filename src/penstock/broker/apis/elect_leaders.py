@@ -20,13 +20,14 @@ Differs from Kafka
 
 from collections.abc import Iterable
 
+from penstock.broker.changing import Changing, refusal_of_all
 from penstock.broker.cluster import Cluster, Decide
 from penstock.broker.context import RequestContext
-from penstock.broker.topic_creation import change_each
 from penstock.controller.elections import ElectionType, elect, is_needed
 from penstock.controller.partitions import every_partition
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import PARTITION_CHANGES_AT_ONCE, PARTITIONS_CHANGED_MAX
+from penstock.metadata.image import ClusterImage
 from penstock.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -51,12 +52,15 @@ class ElectLeaders:
             )
             # Version 0 has no error of the whole.
             return _response(dict.fromkeys(_named(request), problem), problem.code)
-        names = _named(request) if request.topic_partitions is not None else self._in_need(kind)
-        outcomes = await change_each(
-            self._cluster,
-            [_election(name, kind) for name in names],
-            independent=True,
-            at_once=PARTITION_CHANGES_AT_ONCE,
+        changing = Changing(self._cluster)
+        try:
+            names = _named(request)
+            if request.topic_partitions is None:
+                names = _in_need(await changing.image(), kind)
+        except ApiError as problem:
+            return _response({}, problem.code)
+        outcomes = await changing.make_each(
+            [_election(name, kind) for name in names], independent=True, at_once=PARTITION_CHANGES_AT_ONCE
         )
         problems = {
             name: outcome if isinstance(outcome, ApiError) else None
@@ -64,7 +68,8 @@ class ElectLeaders:
         }
         if request.topic_partitions is None:
             problems = {name: problem for name, problem in problems.items() if not _is_needless(problem)}
-        return _response(problems)
+        refusal = refusal_of_all(outcomes)
+        return _response(problems, ErrorCode.NONE if refusal is None else refusal.code)
 
     def _refusal(self, request: ElectLeadersRequest, context: RequestContext) -> ApiError | None:
         if context.cluster_denied:
@@ -76,13 +81,13 @@ class ElectLeaders:
             return ApiError(ErrorCode.REQUEST_TIMED_OUT)
         return None
 
-    def _in_need(self, kind: ElectionType) -> list[TopicPartition]:
-        image = self._cluster.image
-        return [
-            TopicPartition(topic.name, state.index)
-            for topic, state in every_partition(image)
-            if is_needed(image, state, kind)
-        ]
+
+def _in_need(image: ClusterImage, kind: ElectionType) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic.name, state.index)
+        for topic, state in every_partition(image)
+        if is_needed(image, state, kind)
+    ]
 
 
 def _named(request: ElectLeadersRequest) -> list[TopicPartition]:

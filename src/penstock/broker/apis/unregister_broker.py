@@ -9,6 +9,7 @@ Differs from Kafka
     by itself, and its partitions would stay short of a replica without anybody being told.
 """
 
+from penstock.broker.changing import Changing
 from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
 from penstock.controller.brokers import unregister
@@ -26,7 +27,7 @@ class UnregisterBroker:
         if context.cluster_denied:
             return UnregisterBrokerResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         try:
-            await self._cluster.change(lambda image: unregister(image, request.broker_id))
+            await Changing(self._cluster).make(lambda image: unregister(image, request.broker_id))
         except ApiError as problem:
             return UnregisterBrokerResponse(error_code=problem.code, error_message=problem.detail or None)
         return UnregisterBrokerResponse()

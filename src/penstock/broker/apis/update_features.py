@@ -13,7 +13,10 @@ Differs from Kafka
     There is no downgrade.
 """
 
+from functools import partial
+
 from penstock.broker.apis.api_versions import METADATA_LEVEL_MAX, METADATA_VERSION
+from penstock.broker.changing import Changing
 from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
 from penstock.controller.decision import NOTHING_TO_DO, Decision
@@ -41,20 +44,19 @@ class UpdateFeatures:
     ) -> UpdateFeaturesResponse:
         if context.cluster_denied:
             return UpdateFeaturesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        changing = Changing(self._cluster)
         try:
+            image = await changing.image()
             for update in request.feature_updates:
-                _decided(self._cluster.image, update)  # all are looked at before one is made
+                _decided(image, update)  # all are looked at before one is made
             if not request.validate_only:
                 for update in request.feature_updates:
-                    await self._make(update)
+                    await changing.make(partial(_decided, update=update))
         except ApiError as problem:
             return UpdateFeaturesResponse(error_code=problem.code, error_message=problem.detail or None)
         has_results = context.version <= RESULTS_UNTIL
         named = request.feature_updates if has_results else ()
         return UpdateFeaturesResponse(results=[UpdatableFeatureResult(update.feature) for update in named])
-
-    async def _make(self, update: FeatureUpdateKey) -> None:
-        await self._cluster.change(lambda image: _decided(image, update))
 
 
 def _decided(image: ClusterImage, update: FeatureUpdateKey) -> Decision:
