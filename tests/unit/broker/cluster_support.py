@@ -9,13 +9,20 @@ from typing import NamedTuple
 from penstock.broker.cluster import Cluster
 from penstock.config.broker import BrokerConfig
 from penstock.controller.decision import Decision
-from penstock.controller.topics import next_producer_id_block
+from penstock.controller.topics import (
+    NewTopic,
+    TopicDefaults,
+    TopicRequest,
+    create_topic,
+    next_producer_id_block,
+)
 from penstock.host.metadata_store import Compare, Put
 from penstock.metadata.image import ClusterImage, image_of
 from penstock.metadata.keys import Keys
-from penstock.metadata.values import GroupConfigValue, encode
+from penstock.metadata.values import BrokerValue, ControllerValue, GroupConfigValue, LiveValue, encode
 from penstock.sim.scheduler import VirtualTimeLoop
 from penstock.sim.store import SimClient, SimStore, StoreFaults
+from penstock.types import TopicId
 
 KEYS = Keys("c")
 
@@ -65,3 +72,21 @@ def group(image: ClusterImage, name: str, text: str = "1") -> Decision:
     key = KEYS.group_config(name)
     put = Put(key, encode(GroupConfigValue({"consumer.session.timeout.ms": text})))
     return Decision((Compare(key, image.overrides_of_group(name).revision),), (put,))
+
+
+def new_topic(image: ClusterImage, name: str, topic_id: TopicId) -> Decision:
+    request, new = TopicRequest(name=name, partitions=1), NewTopic(topic_id, 0)
+    return create_topic(image, request, new, defaults=TopicDefaults(1, 1), validate_overrides=lambda _: None)
+
+
+# A cluster, where it matters that there is one
+
+
+def somebody_controls(store: SimStore) -> None:
+    store.transact([], [Put(KEYS.controller, encode(ControllerValue(1)))])
+
+
+def admit(store: SimStore, broker_id: int) -> None:
+    store.transact([], [Put(KEYS.live(broker_id), encode(LiveValue("one", "disk")))])
+    admitted = BrokerValue(None, {}, incarnation="one", admitted_epoch=store.revision)
+    store.transact([], [Put(KEYS.broker(broker_id), encode(admitted))])

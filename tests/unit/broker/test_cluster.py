@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster import Cluster, Decide
 from penstock.config.broker import BrokerConfig
 from penstock.controller.decision import Decision
 from penstock.controller.topics import (
@@ -318,7 +318,18 @@ def test_who_writes_to_a_store_that_was_put_back_notices_first() -> None:
 # Decisions that cannot be made
 
 
-def test_a_decision_that_fails_is_the_trouble_of_who_asked() -> None:
+def divided_by_zero(_: ClusterImage) -> Decision:
+    raise ZeroDivisionError("a mistake of ours")
+
+
+def changed_twice(_: ClusterImage) -> Decision:
+    return Decision((), (Delete(KEYS.group_config("g")), Delete(KEYS.group_config("g"))))
+
+
+@pytest.mark.parametrize(
+    ("mistaken", "kind"), [(divided_by_zero, ZeroDivisionError), (changed_twice, AssertionError)]
+)
+def test_a_decision_that_fails_is_the_trouble_of_who_asked(mistaken: Decide, kind: type[Exception]) -> None:
     async def scene(store: SimStore) -> None:
         reported: list[BaseException] = []
         client = store.client()
@@ -328,13 +339,10 @@ def test_a_decision_that_fails_is_the_trouble_of_who_asked() -> None:
         )
         running = asyncio.ensure_future(cluster.run())
 
-        def mistaken(image: ClusterImage) -> Decision:
-            raise ZeroDivisionError("a mistake of ours")
-
         with pytest.raises(ApiError) as refusal:
             await cluster.change(mistaken)
         assert refusal.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
-        assert [type(mistake) for mistake in reported] == [ZeroDivisionError]
+        assert [type(mistake) for mistake in reported] == [kind]
         assert (await cluster.change(more_ids)).producer_ids.next_id == PRODUCER_IDS_PER_BLOCK
         running.cancel()
         await asyncio.wait([running])

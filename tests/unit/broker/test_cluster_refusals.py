@@ -12,16 +12,24 @@ from penstock.broker.changing import Changing
 from penstock.broker.cluster import Decide
 from penstock.broker.context import RequestContext
 from penstock.controller.decision import NOTHING_TO_DO, Decision
-from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic
 from penstock.errors import ApiError, ErrorCode
-from penstock.host.metadata_store import Delete, Put
+from penstock.host.metadata_store import Delete
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.values import BrokerValue, ControllerValue, LiveValue, encode
 from penstock.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from penstock.security.access import ANONYMOUS
 from penstock.sim.store import SimStore
 from penstock.types import NO_TOPIC_ID, TopicId
-from tests.unit.broker.cluster_support import KEYS, Node, group, more_ids, nodes, play
+from tests.unit.broker.cluster_support import (
+    KEYS,
+    Node,
+    admit,
+    group,
+    more_ids,
+    new_topic,
+    nodes,
+    play,
+    somebody_controls,
+)
 from tests.unit.broker.support import denying
 
 
@@ -112,14 +120,12 @@ def test_many_refusals_ask_the_store_together_and_hold_up_nobody() -> None:
 
 def test_a_topic_that_the_broker_learns_of_by_looking_again_is_deleted_only_if_it_may_be() -> None:
     async def scene(store: SimStore) -> None:
-        store.transact([], [Put(KEYS.live(1), encode(LiveValue("one", "disk")))])
-        admitted = BrokerValue(None, {}, incarnation="one", admitted_epoch=store.revision)
-        controller = Put(KEYS.controller, encode(ControllerValue(1)))
-        store.transact([], [Put(KEYS.broker(1), encode(admitted)), controller])
+        admit(store, 1)
+        somebody_controls(store)
         async with nodes(store, 2) as (behind, ahead):
             behind.client.is_shown.clear()
             for number, name in enumerate(("free", "denied", "__consumer_offsets"), start=1):
-                await ahead.cluster.change(partial(new_topic, name=name, number=number))
+                await ahead.cluster.change(partial(new_topic, name=name, topic_id=topic_id(number)))
             asyncio.get_running_loop().call_later(0.1, behind.client.is_shown.set)
             asked = [DeleteTopicState(None, topic_id(number)) for number in (1, 2, 3)]
             asked.append(DeleteTopicState("free", NO_TOPIC_ID))
@@ -135,11 +141,6 @@ def test_a_topic_that_the_broker_learns_of_by_looking_again_is_deleted_only_if_i
             assert len(behind.cluster.image.topics) == 3
 
     play(scene)
-
-
-def new_topic(image: ClusterImage, name: str, number: int) -> Decision:
-    request, new = TopicRequest(name=name, partitions=1), NewTopic(topic_id(number), 0)
-    return create_topic(image, request, new, defaults=TopicDefaults(1, 1), validate_overrides=lambda _: None)
 
 
 def topic_id(number: int) -> TopicId:
