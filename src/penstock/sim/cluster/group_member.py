@@ -3,7 +3,9 @@
 A group's place in a partition never goes back: whoever asks for it is told at least what was acknowledged
 before it asked, whichever member that was, and whatever coordinator. And a partition has one owner: nobody is
 given it before the last owner said that he gave it up, or was silent for as long as a session lasts, or had
-something to give up and did not for as long as a rebalance may take: then he is a member no more.
+something to give up and did not for as long as a rebalance may take: then he is a member no more. What counts is
+what the coordinator says. One that was replaced and has not heard of it may answer that nothing has changed, as
+in Kafka; nothing that it is asked to keep is acknowledged.
 
 Rule: a member commits what it has read, under the epoch under which it owns the partition. It gives a
       partition up before it says so, but what it has sent before may arrive later: it is refused then.
@@ -13,7 +15,9 @@ from collections.abc import Container, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.coordinator.placement import shard_of
 from penstock.errors import ErrorCode
+from penstock.metadata.facts import GROUP_TOPIC
 from penstock.protocol.messages.consumer_group_heartbeat import (
     CONSUMER_GROUP_HEARTBEAT,
     ConsumerGroupHeartbeatRequest,
@@ -174,8 +178,9 @@ class Member:
             subscribed_topic_names=list(self._cluster.topics) if says_all else None,
             topic_partitions=[HeartbeatTopicPartitions(each, indexes) for each, indexes in owned.items()],
         )
+        coordinator = self._coordinator
         try:
-            answer = await self._client.ask(self._coordinator, CONSUMER_GROUP_HEARTBEAT, request)
+            answer = await self._client.ask(coordinator, CONSUMER_GROUP_HEARTBEAT, request)
         except TROUBLE:
             self._coordinator = None
             return
@@ -187,9 +192,15 @@ class Member:
         else:
             self._was_answered = True
             self._follow(answer)
+            if not self._is_in_office(coordinator):
+                return
             if set(named).issubset(self._wanted):
                 self._settled_at = asked_at
             self._claim(asked_at)
+
+    def _is_in_office(self, coordinator: int) -> bool:
+        topic = self._cluster.truth.image.topics[GROUP_TOPIC]
+        return topic.partitions[shard_of(GROUP, len(topic.partitions))].leader == coordinator
 
     def _claim(self, asked_at: float) -> None:
         self._places.left(self._client.name, self._wanted)
