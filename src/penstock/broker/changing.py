@@ -42,10 +42,10 @@ class Changing:
         return self._cluster.image
 
     async def make(self, decide: Decide) -> ClusterImage:
-        """As `Cluster.change` does it."""
+        """As `Cluster.change` does it. What is refused is refused for what is true."""
         while True:
             try:
-                return await self._cluster.change(decide)
+                return await self._cluster.change(decide, confirms=True)
             except NoController:
                 if not await self._cluster.until_controlled(self._waits_until):
                     raise

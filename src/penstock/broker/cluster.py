@@ -15,8 +15,8 @@ Rule 5: a store that is behind what was seen of it is another one, put back from
         what is compared is the answer to a linearisable question. And it may have come as far meanwhile: a
         watch that is begun again is asked for the event that was seen last, and has to show the same.
 Rule 6: a decision that cannot be made is the trouble of whoever asked for it. The next one is made.
-Rule 7: what is committed was compared by the store. A refusal is not, and neither is "nothing to do": they
-        count only on an image that shows everything which was committed before they were asked for. Whoever
+Rule 7: what is committed was compared by the store. A refusal is not, and neither is "nothing to do": clients
+        are told them only on an image that shows everything which was committed before they asked. Whoever
         deletes a topic here and creates it there is not told that it exists.
 """
 
@@ -70,7 +70,7 @@ _PROBLEMS = (ApiError, CorruptData, StorageFull, StorageFailed)
 class _Change(NamedTuple):
     decide: Decide
     is_current: bool
-    """The image shows all that was committed before the change was asked for."""
+    """The image shows all that was committed before the change was asked for, or nobody minds."""
     outcome: "asyncio.Future[ClusterImage]"
 
 
@@ -151,10 +151,13 @@ class Cluster:
     def subscribe(self, subscriber: Subscriber) -> None:
         self._subscribers.append(subscriber)
 
-    async def change(self, decide: Decide) -> ClusterImage:
-        """Carry out a decision and return an image that shows it. Raises the ApiError of a refusal."""
+    async def change(self, decide: Decide, *, confirms: bool = False) -> ClusterImage:
+        """Carry out a decision and return an image that shows it. Raises the ApiError of a refusal.
+
+        `confirms`: as Rule 7 says. The broker itself looks again when it hears more.
+        """
         try:
-            return await self._change(decide, is_current=self._is_alone)
+            return await self._change(decide, is_current=not confirms or self._is_alone)
         except _Unconfirmed:
             # Not within the queue: whoever registers, or deposes a controller, is not to wait for this.
             await self._be_current()

@@ -59,7 +59,7 @@ def unless_there(image: ClusterImage) -> Decision:
 def test_nothing_is_refused_or_left_because_of_what_another_broker_has_changed_since(decide: Decide) -> None:
     async def scene(store: SimStore) -> None:
         async with one_is_behind(store) as behind:
-            image = await behind.cluster.change(decide)
+            image = await behind.cluster.change(decide, confirms=True)
             assert image.overrides_of_group("g").overrides == {"consumer.session.timeout.ms": "2"}
 
     play(scene)
@@ -107,7 +107,9 @@ def test_many_refusals_ask_the_store_together_and_hold_up_nobody() -> None:
         async with nodes(store, 1) as (node,):
             await node.cluster.change(new_group)
             reads = count_reads(store)
-            refusals = [asyncio.ensure_future(node.cluster.change(new_group)) for _ in range(500)]
+            refusals = [
+                asyncio.ensure_future(node.cluster.change(new_group, confirms=True)) for _ in range(500)
+            ]
             await asyncio.sleep(0)
             began = asyncio.get_running_loop().time()
             await node.cluster.change(more_ids)
@@ -166,7 +168,7 @@ def test_a_refusal_that_is_true_is_told_also_where_others_share_the_store() -> N
             await node.cluster.change(new_group)
             store.revision += 7
             with pytest.raises(ApiError, match="TOPIC_ALREADY_EXISTS"):
-                await node.cluster.change(new_group)
+                await node.cluster.change(new_group, confirms=True)
             assert asyncio.get_running_loop().time() < 1
 
     play(scene)
