@@ -94,6 +94,8 @@ class World:
     new_worker: NewWorker = Worker
     new_cleaner: Callable[[], Cleaner] = ProcessCleaner
     lock_folder: Callable[[str], Lock] = FolderLock
+    on_serving: Callable[["RunningBroker"], None] = lambda broker: None
+    """Told of a broker from when clients reach it, which is before it is a member of its cluster."""
 
 
 class RunningBroker:
@@ -277,6 +279,7 @@ async def _start_serving(
     background.start(server.sweep(), "connections")
     if tls:
         background.start(_reload_certificates(tls, world.log), "certificates")
+    world.on_serving(broker)
     await server.serve()
     if place is not None:
         # Others look whether somebody listens where a broker says it does.

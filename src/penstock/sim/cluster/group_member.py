@@ -4,8 +4,8 @@ A group's place in a partition never goes back: whoever asks for it is told at l
 before it asked, whichever member that was, and whatever coordinator. And a partition has one owner: nobody is
 given it before the last owner said that he gave it up, or was silent for as long as a session lasts, or had
 something to give up and did not for as long as a rebalance may take: then he is a member no more. What counts
-is what the coordinator says. One that was replaced and has not heard of it may answer that nothing has changed,
-as in Kafka; nothing that it is asked to keep is acknowledged.
+is what the coordinator says. One that was replaced and has not heard of it may answer that nothing has
+changed, as in Kafka; nothing that it is asked to keep is acknowledged.
 
 Rule: a member commits what it has read, under the epoch under which it owns the partition. It gives a
       partition up before it says so, but what it has sent before may arrive later: it is refused then.

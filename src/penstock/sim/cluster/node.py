@@ -124,6 +124,8 @@ class SimNode:
         self.is_held_back = False
         """It is shown late what happens in the store."""
         self.running: RunningBroker | None = None
+        self.serving: RunningBroker | None = None
+        """The same, from when clients reach it. Who lost an answer of the store may lead before it runs."""
         self.process = SimProcess(self.host)
         self.process.is_dead = self.process.is_buried = True
         self._mount: Mount
@@ -170,7 +172,7 @@ class SimNode:
             self.cluster.loop.call_later(RESTART_SECONDS, self._restart, process, context=self.cluster.world)
         finally:
             if process is self.process:
-                self.running = None
+                self.running = self.serving = None
                 self._ended.set()
 
     def _restart(self, process: SimProcess) -> None:
@@ -211,6 +213,9 @@ class SimNode:
             self.hold_back(self.is_held_back)
             return self._store
 
+        def on_serving(broker: RunningBroker) -> None:
+            self.serving = broker
+
         return World(
             clock=NodeClock(self),
             disk=self._mount,
@@ -220,6 +225,7 @@ class SimNode:
             new_worker=new_worker,
             new_cleaner=new_cleaner,
             lock_folder=NoLock,
+            on_serving=on_serving,
         )
 
     # Dying
@@ -229,7 +235,7 @@ class SimNode:
         if self._store is not None:
             self._store.is_dead = True
         self.cluster.network.kill(self.process)
-        self.running = None
+        self.running = self.serving = None
 
     async def kill(self) -> None:
         """As a crash: its disk, its store and its connections are gone before it can do anything about it."""

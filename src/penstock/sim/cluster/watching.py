@@ -76,8 +76,8 @@ class Watching:
             process = node.process
             if process.has_run:
                 process.has_run = False
-                if node.running is not None:
-                    self._look_at(node, process, node.running)
+                if node.serving is not None:
+                    self._look_at(node, process, node.serving)
 
     def _look_at(self, node: SimNode, process: SimProcess, running: RunningBroker) -> None:
         seen = self._seen[node.id]
