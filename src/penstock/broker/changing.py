@@ -5,7 +5,9 @@ leave behind, and committed in groups: one transaction for a group, not one for 
 leaves the others of its group alone.
 
 Rule 1: the decisions of one call are about different keys. The handlers sort out duplicates.
-Rule 2: between two controllers a request waits for the next one, for a few seconds in all: not every client
+Rule 2: what is refused, or left because it is so already, is so on an image that shows all that was committed
+        before the request came (`cluster.py`, Rule 7). The store is asked once for a request.
+Rule 3: between two controllers a request waits for the next one, for a few seconds in all: not every client
         asks again. Requests that are in the way of records do not wait (`waits`): their clients do ask again.
 """
 
@@ -13,7 +15,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from penstock.broker.cluster import Cluster, Decide
+from penstock.broker.cluster import Cluster, Decide, Unconfirmed
 from penstock.controller.decision import Decision, NoController, together
 from penstock.errors import ApiError
 from penstock.limits import METADATA_CONTROLLER_MS_MAX
@@ -31,23 +33,27 @@ class Changing:
 
     def __init__(self, cluster: Cluster, *, waits: bool = True) -> None:
         self._cluster = cluster
+        self._loop = asyncio.get_running_loop()
         wait_s = METADATA_CONTROLLER_MS_MAX / 1000 if waits else 0.0
-        self._waits_until = asyncio.get_running_loop().time() + wait_s
+        self._waits_until = self._loop.time() + wait_s
+        self._is_current = False
 
     async def image(self) -> ClusterImage:
-        """To decide on what will not be carried out. ApiError: the metadata store does not answer."""
-        image = await self._cluster.current_image()
-        if image.controller is None and not image.is_embedded:
-            await self._cluster.until_controlled(self._waits_until)
+        """A current one. ApiError: the metadata store does not answer."""
+        if not self._is_current:
+            await self._cluster.be_current()
+            self._is_current = True
         return self._cluster.image
 
     async def make(self, decide: Decide) -> ClusterImage:
-        """As `Cluster.change` does it. What is refused is refused for what is true."""
+        """As `Cluster.change` does it."""
         while True:
             try:
-                return await self._cluster.change(decide, confirms=True)
+                return await self._cluster.change(decide, is_current=self._is_current)
+            except Unconfirmed:
+                await self.image()
             except NoController:
-                if not await self._cluster.until_controlled(self._waits_until):
+                if not await self._next_controller():
                     raise
 
     async def make_each(
@@ -66,9 +72,16 @@ class Changing:
         if not decides:
             return []
         try:
-            image = await self.image()
+            outcomes = await self._try_all(await self.image(), decides)
+            while any(isinstance(outcome, NoController) for outcome in outcomes):
+                if not await self._next_controller():
+                    break
+                outcomes = await self._try_all(self._cluster.image, decides)
         except ApiError as problem:
             return [problem] * len(decides)
+        return outcomes
+
+    async def _try_all(self, image: ClusterImage, decides: Sequence[Decide]) -> list[Outcome]:
         outcomes: list[Outcome] = []
         for group in _groups(decides, DECISIONS_PER_CHANGE):
             trial = _try_group(image, group, independent=False)
@@ -93,9 +106,18 @@ class Changing:
         outcome: Outcome
         try:
             outcome = await self.make(decide)
-        except ApiError as problem:
+        except NoController as problem:
             outcome = problem
+        except ApiError as problem:
+            # What the trial refused may not have been confirmed.
+            return [problem] * len(group)
         return [refusals.get(number, outcome) for number in range(len(group))]
+
+    async def _next_controller(self) -> bool:
+        """False: it has been waited for long enough."""
+        if self._loop.time() >= self._waits_until:
+            return False
+        return await self._cluster.until_controlled(self._waits_until)
 
 
 def refusal_of_all(outcomes: Sequence[Outcome]) -> ApiError | None:

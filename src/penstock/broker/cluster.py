@@ -74,8 +74,8 @@ class _Change(NamedTuple):
     outcome: "asyncio.Future[ClusterImage]"
 
 
-class _Unconfirmed(Exception):
-    """It would be refused, or left, on an image that may not be current."""
+class Unconfirmed(Exception):
+    """It would be refused, or left, on an image that may not be current. Get a current one, and ask again."""
 
 
 class _NotFollowed(NamedTuple):
@@ -112,7 +112,7 @@ class Cluster:
         self._has_ended = False
         self._must_read = False
         self._turn = asyncio.Lock()
-        self._be_current = CatchingUp(self._catch_up)
+        self._catching_up = CatchingUp(self._catch_up)
         self._seen = Sightings(image.revision)
         self.latest: Event | None = None
         """What the watch showed last; None: nothing yet that the store still has."""
@@ -151,25 +151,18 @@ class Cluster:
     def subscribe(self, subscriber: Subscriber) -> None:
         self._subscribers.append(subscriber)
 
-    async def change(self, decide: Decide, *, confirms: bool = False) -> ClusterImage:
+    async def change(self, decide: Decide, *, is_current: bool = True) -> ClusterImage:
         """Carry out a decision and return an image that shows it. Raises the ApiError of a refusal.
 
-        `confirms`: as Rule 7 says. The broker itself looks again when it hears more.
+        `is_current` False: instead of a refusal it raises Unconfirmed (Rule 7). It is confirmed outside the
+        queue: whoever registers, or deposes a controller, is not to wait for that.
         """
-        try:
-            return await self._change(decide, is_current=not confirms or self._is_alone)
-        except _Unconfirmed:
-            # Not within the queue: whoever registers, or deposes a controller, is not to wait for this.
-            await self._be_current()
-            return await self._change(decide, is_current=True)
-
-    async def _change(self, decide: Decide, *, is_current: bool) -> ClusterImage:
         outcome: asyncio.Future[ClusterImage] = asyncio.get_running_loop().create_future()
         if not self._has_ended:
-            await self._changes.put(_Change(decide, is_current, outcome))
+            await self._changes.put(_Change(decide, is_current or self._is_alone, outcome))
         # Asked again: the queue may have had room only because it was emptied for good.
         if self._has_ended and not outcome.done():
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the metadata can no longer be changed")
+            raise _ended()
         return await outcome
 
     async def propose(self, decision: Decision) -> Committed | Conflict:
@@ -193,11 +186,13 @@ class Cluster:
         value = decode(PartitionValue, key, entry.value)
         return value.leader, value.leader_epoch
 
-    async def current_image(self) -> ClusterImage:
-        """It shows all that was committed before it was asked for. ApiError: the store does not answer."""
+    async def be_current(self) -> None:
+        """Returns when the image shows all that was committed before this was asked.
+
+        ApiError: the store does not answer.
+        """
         if not self._is_alone:
-            await self._be_current()
-        return self.image
+            await self._catching_up()
 
     async def until_controlled(self, ends_at: float) -> bool:
         """Returns when the cluster has a controller; False: until then it had none."""
@@ -337,10 +332,10 @@ class Cluster:
         change = await self._changes.get()
         try:
             image = await self._carry_out(change.decide, is_current=change.is_current)
-        except (*_PROBLEMS, StoreRefuses, _Unconfirmed) as problem:
+        except (*_PROBLEMS, StoreRefuses, Unconfirmed) as problem:
             if not change.outcome.cancelled():
-                is_ours = isinstance(problem, _Unconfirmed)
-                change.outcome.set_exception(problem if is_ours else _as_api_error(problem))
+                is_refusal = not isinstance(problem, Unconfirmed)
+                change.outcome.set_exception(_as_api_error(problem) if is_refusal else problem)
         except BaseException:
             change.outcome.cancel()
             raise
@@ -358,9 +353,9 @@ class Cluster:
             except ApiError as refusal:
                 if is_current or refusal.code is ErrorCode.UNKNOWN_SERVER_ERROR:
                     raise
-                raise _Unconfirmed from refusal
+                raise Unconfirmed from refusal
             if not is_current and (decision.is_partial or not decision.everything):
-                raise _Unconfirmed
+                raise Unconfirmed
             if not decision.everything:
                 return self.image
             try:
@@ -417,7 +412,8 @@ class Cluster:
         return bool(self.image.brokers) and self.image.is_embedded
 
     async def _catch_up(self) -> None:
-        """Returns when the image shows all that was committed before this was asked."""
+        if self._has_ended:
+            raise _ended()
         self._require_store()
         known = self.image.revision
         try:
@@ -463,6 +459,10 @@ class Cluster:
         if not own and not cluster:
             return self._static_config
         return self._static_config.with_dynamic(own=own, cluster=cluster)
+
+
+def _ended() -> ApiError:
+    return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the metadata can no longer be changed")
 
 
 def _no_answer(reason: str) -> ApiError:

@@ -71,21 +71,15 @@ async def alter_resources(
         return [ApiError(ErrorCode.INVALID_REQUEST, detail)] * len(wanted)
     mentions = Counter(each.resource for each in wanted)
     changing = Changing(cluster)
-    try:
-        image = await changing.image() if validate_only else cluster.image
-    except ApiError as problem:
-        return [problem] * len(wanted)
+    carry_out = changing.try_each if validate_only else changing.make_each
     outcomes: list[ApiError | None] = []
     for each in wanted:
         try:
             require_access(each.resource, context, Operation.ALTER_CONFIGS)
             _require_acceptable(each.resource, mentions[each.resource])
             decide = _decider(cluster, each)
-            if validate_only:
-                decide(image)
-            else:
-                await changing.make(decide)
-            outcomes.append(None)
+            (outcome,) = await carry_out([decide])
+            outcomes.append(outcome if isinstance(outcome, ApiError) else None)
         except ApiError as refusal:
             outcomes.append(refusal)
     return outcomes

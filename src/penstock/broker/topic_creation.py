@@ -22,6 +22,9 @@ from penstock.metadata.keys import TOPIC_ID_BYTES, acceptable_topic_id
 from penstock.security.access import CLUSTER, Operation, ResourceType
 from penstock.types import TopicId
 
+_PASSING = (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
+"""Clients that only want to write take another code beside a topic for its end."""
+
 
 class WantedTopic(NamedTuple):
     request: TopicRequest
@@ -47,7 +50,7 @@ class TopicCreation:
         changing = Changing(self._cluster, waits=waits)
         outcomes = await (changing.try_each(decides) if validate_only else changing.make_each(decides))
         return [
-            outcome if isinstance(outcome, ApiError) else outcome.topics[topic.request.name]
+            outcome if isinstance(outcome, ApiError) else _made(outcome, topic.request.name)
             for topic, outcome in zip(wanted, outcomes, strict=True)
         ]
 
@@ -58,7 +61,7 @@ class TopicCreation:
         names = names[: max(1, PARTITIONS_PER_TOPIC_MAX // partitions)]
         outcomes = await self.create([WantedTopic(TopicRequest(name=name)) for name in names], waits=False)
         return {
-            name: outcome.code
+            name: ErrorCode.LEADER_NOT_AVAILABLE if outcome.code in _PASSING else outcome.code
             for name, outcome in zip(names, outcomes, strict=True)
             # Another request may have been faster: then it is there, and that is all that was wanted.
             if isinstance(outcome, ApiError) and outcome.code != ErrorCode.TOPIC_ALREADY_EXISTS
@@ -104,6 +107,13 @@ def may_create_topic(context: RequestContext, name: str) -> bool:
     return context.may(Operation.CREATE, CLUSTER.type, CLUSTER.name) or context.may(
         Operation.CREATE, ResourceType.TOPIC, name
     )
+
+
+def _made(image: ClusterImage, name: str) -> Topic | ApiError:
+    found = image.topics.get(name)
+    if found is None:  # the image may show more than was asked for
+        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name} was deleted again at once.")
+    return found
 
 
 def _given(settings: Mapping[str, str | None]) -> list[tuple[str, str]]:

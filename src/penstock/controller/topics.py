@@ -357,8 +357,12 @@ def _existing_id(image: ClusterImage, topic_id: TopicId | None) -> Topic:
     assert topic_id is not None
     topic = image.topics_by_id.get(topic_id)
     if topic is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {topic_id_text(topic_id)}.")
+        raise unknown_topic_id(topic_id)
     return topic
+
+
+def unknown_topic_id(topic_id: TopicId) -> ApiError:
+    return ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {topic_id_text(topic_id)}.")
 
 
 def _compare_topic(keys: Keys, topic: Topic) -> Compare:

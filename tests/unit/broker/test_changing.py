@@ -6,12 +6,15 @@ from functools import partial
 import pytest
 
 from penstock.broker.apis.alter_partition_reassignments import AlterPartitionReassignments
-from penstock.broker.apis.elect_leaders import ElectLeaders
+from penstock.broker.apis.delete_topics import DeleteTopics
 from penstock.broker.changing import Changing, refusal_of_all
 from penstock.broker.context import RequestContext
+from penstock.broker.topic_creation import TopicCreation
 from penstock.controller.decision import Decision, NoController, term_of
 from penstock.errors import ApiError, ErrorCode
+from penstock.host.clock import SystemClock
 from penstock.host.metadata_store import Delete
+from penstock.host.randomness import SystemRandomness
 from penstock.limits import METADATA_CONTROLLER_MS_MAX
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.messages.alter_partition_reassignments import (
@@ -19,7 +22,7 @@ from penstock.protocol.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from penstock.protocol.messages.elect_leaders import ElectLeadersRequest
+from penstock.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from penstock.security.access import ANONYMOUS, AllowEverything
 from penstock.sim.store import SimStore
 from penstock.types import TopicId
@@ -117,31 +120,50 @@ def test_that_there_is_no_controller_refuses_moves_as_a_whole() -> None:
             store.transact([], [Delete(KEYS.controller)])
             context = RequestContext(ANONYMOUS, "kafka", "peer", AllowEverything())
             move = ReassignableTopic("t", [ReassignablePartition(0, [2, 1])])
-            moved = await AlterPartitionReassignments(node.cluster)(
-                AlterPartitionReassignmentsRequest(topics=[move]), context
-            )
+            request = AlterPartitionReassignmentsRequest(topics=[move])
+            moved = await AlterPartitionReassignments(node.cluster)(request, context)
             assert moved.error_code == ErrorCode.NOT_CONTROLLER
             assert moved.responses[0].partitions[0].error_code == ErrorCode.NOT_CONTROLLER
+            somebody_controls(store)
+            moved = await AlterPartitionReassignments(node.cluster)(request, context)
+            assert moved.error_code == moved.responses[0].partitions[0].error_code == ErrorCode.NONE
 
     play(scene)
 
 
-def test_an_election_waits_for_the_next_controller() -> None:
+def test_a_topic_is_deleted_by_its_id_when_there_is_a_controller_again() -> None:
     async def scene(store: SimStore) -> None:
         admit(store, 1)
-        admit(store, 2)
         somebody_controls(store)
         async with nodes(store, 1) as (node,):
-            await node.cluster.change(partial(new_topic, name="t", topic_id=TopicId(b"t" * 16)))
+            topic_id = TopicId(b"t" * 16)
+            await node.cluster.change(partial(new_topic, name="t", topic_id=topic_id))
             store.transact([], [Delete(KEYS.controller)])
             await asyncio.sleep(1)
             context = RequestContext(ANONYMOUS, "kafka", "peer", AllowEverything())
+            request = DeleteTopicsRequest([DeleteTopicState(None, topic_id)], timeout_ms=1)
             asking = asyncio.ensure_future(
-                ElectLeaders(node.cluster)(ElectLeadersRequest(topic_partitions=None), context)
+                DeleteTopics(node.cluster)(request, context.for_request(6, None, frozenset()))
             )
             await asyncio.sleep(1)
             assert not asking.done()
             somebody_controls(store)
-            assert (await asking).error_code == ErrorCode.NONE
+            async with asyncio.timeout(1):
+                (result,) = (await asking).responses
+            assert (result.name, result.error_code) == ("t", ErrorCode.NONE)
+            assert not node.cluster.image.topics
+
+    play(scene)
+
+
+def test_a_topic_that_is_to_be_made_on_the_way_has_no_leader_yet() -> None:
+    """What else is said of it, librdkafka takes for the end of the records that wait for it."""
+
+    async def scene(store: SimStore) -> None:
+        admit(store, 1)
+        async with nodes(store, 1) as (node,):
+            creation = TopicCreation(node.cluster, SystemClock(), SystemRandomness())
+            assert await creation.create_missing(["t"]) == {"t": ErrorCode.LEADER_NOT_AVAILABLE}
+            assert asyncio.get_running_loop().time() < 1
 
     play(scene)

@@ -59,7 +59,7 @@ def unless_there(image: ClusterImage) -> Decision:
 def test_nothing_is_refused_or_left_because_of_what_another_broker_has_changed_since(decide: Decide) -> None:
     async def scene(store: SimStore) -> None:
         async with one_is_behind(store) as behind:
-            image = await behind.cluster.change(decide, confirms=True)
+            image = await Changing(behind.cluster).make(decide)
             assert image.overrides_of_group("g").overrides == {"consumer.session.timeout.ms": "2"}
 
     play(scene)
@@ -102,14 +102,34 @@ def test_what_is_only_tried_is_refused_at_once_while_the_store_is_away() -> None
     play(scene)
 
 
+def test_a_refusal_that_cannot_be_confirmed_is_not_told() -> None:
+    async def scene(store: SimStore) -> None:
+        async with one_is_behind(store) as behind:
+            store.go_away()
+            outcomes = await Changing(behind.cluster).make_each([other_group, new_group])
+            assert [outcome.code for outcome in refused(outcomes)] == [ErrorCode.REQUEST_TIMED_OUT] * 2
+
+    play(scene)
+
+
+def test_one_request_asks_the_store_once_however_much_of_it_is_refused() -> None:
+    async def scene(store: SimStore) -> None:
+        async with nodes(store, 1) as (node,):
+            await node.cluster.change(new_group)
+            reads, changing = count_reads(store), Changing(node.cluster)
+            for _ in range(3):
+                assert len(refused(await changing.make_each([new_group] * 200))) == 200
+            assert len(reads) == 1
+
+    play(scene)
+
+
 def test_many_refusals_ask_the_store_together_and_hold_up_nobody() -> None:
     async def scene(store: SimStore) -> None:
         async with nodes(store, 1) as (node,):
             await node.cluster.change(new_group)
             reads = count_reads(store)
-            refusals = [
-                asyncio.ensure_future(node.cluster.change(new_group, confirms=True)) for _ in range(500)
-            ]
+            refusals = [asyncio.ensure_future(Changing(node.cluster).make(new_group)) for _ in range(500)]
             await asyncio.sleep(0)
             began = asyncio.get_running_loop().time()
             await node.cluster.change(more_ids)
@@ -168,7 +188,7 @@ def test_a_refusal_that_is_true_is_told_also_where_others_share_the_store() -> N
             await node.cluster.change(new_group)
             store.revision += 7
             with pytest.raises(ApiError, match="TOPIC_ALREADY_EXISTS"):
-                await node.cluster.change(new_group, confirms=True)
+                await Changing(node.cluster).make(new_group)
             assert asyncio.get_running_loop().time() < 1
 
     play(scene)

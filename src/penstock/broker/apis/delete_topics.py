@@ -25,7 +25,7 @@ from penstock.broker.cluster import Cluster, Decide
 from penstock.broker.context import RequestContext
 from penstock.controller.decision import Decision
 from penstock.controller.internal_topics import internal_problem
-from penstock.controller.topics import delete_topic
+from penstock.controller.topics import delete_topic, unknown_topic_id
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import TOPICS_PER_REQUEST_MAX
 from penstock.metadata.image import ClusterImage, Topic
@@ -54,15 +54,16 @@ class DeleteTopics:
         asked = [_Asked(name, NO_TOPIC_ID) for name in request.topic_names]
         if context.version >= IDS_FROM:
             asked = [_Asked(topic.name, topic.topic_id) for topic in request.topics]
-        changing, image, problem = Changing(self._cluster), self._cluster.image, None
-        if any(topic.name is None and topic.topic_id not in image.topics_by_id for topic in asked):
+        changing, image = Changing(self._cluster), self._cluster.image
+        results, wanted = _sorted_out(asked, image, context)
+        problem = self._problem_of_all(len(wanted), request.timeout_ms, context.version)
+        if problem is None and any(_name_of(topic, image) is None for topic in wanted):
             # Which topic that is has to be known before it is decided whether it may be deleted.
             try:
                 image = await changing.image()
+                results, wanted = _sorted_out(asked, image, context)
             except ApiError as away:
                 problem = away
-        results, wanted = _sorted_out(asked, image, context)
-        problem = problem or self._problem_of_all(len(wanted), request.timeout_ms, context.version)
         if problem is not None:
             results += [_refused(topic, problem) for topic in wanted]
             return DeleteTopicsResponse(responses=results)
@@ -147,7 +148,8 @@ def _deletion(topic: _Asked, found: dict[_Asked, Topic], looked_at: ClusterImage
             decision = delete_topic(image, name=topic.name)
             found[topic] = image.topics[topic.name]
         else:
-            delete_topic(looked_at, topic_id=topic.topic_id)  # refused if it was not there to be looked at
+            if topic.topic_id not in looked_at.topics_by_id:
+                raise unknown_topic_id(topic.topic_id)
             decision = delete_topic(image, topic_id=topic.topic_id)
             found[topic] = image.topics_by_id[topic.topic_id]
         return decision

@@ -53,12 +53,12 @@ class ElectLeaders:
             # Version 0 has no error of the whole.
             return _response(dict.fromkeys(_named(request), problem), problem.code)
         changing = Changing(self._cluster)
-        try:
-            names = _named(request)
-            if request.topic_partitions is None:
+        names = _named(request)
+        if request.topic_partitions is None:
+            try:
                 names = _in_need(await changing.image(), kind)
-        except ApiError as problem:
-            return _response({}, problem.code)
+            except ApiError as problem:
+                return _response(dict.fromkeys(_in_need(self._cluster.image, kind), problem), problem.code)
         outcomes = await changing.make_each(
             [_election(name, kind) for name in names], independent=True, at_once=PARTITION_CHANGES_AT_ONCE
         )

@@ -46,12 +46,13 @@ class UpdateFeatures:
             return UpdateFeaturesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         changing = Changing(self._cluster)
         try:
-            image = await changing.image()
-            for update in request.feature_updates:
-                _decided(image, update)  # all are looked at before one is made
+            decides = [partial(_decided, update=update) for update in request.feature_updates]
+            for outcome in await changing.try_each(decides):  # all are looked at before one is made
+                if isinstance(outcome, ApiError):
+                    raise outcome
             if not request.validate_only:
-                for update in request.feature_updates:
-                    await changing.make(partial(_decided, update=update))
+                for decide in decides:
+                    await changing.make(decide)
         except ApiError as problem:
             return UpdateFeaturesResponse(error_code=problem.code, error_message=problem.detail or None)
         has_results = context.version <= RESULTS_UNTIL

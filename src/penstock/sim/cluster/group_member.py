@@ -178,7 +178,8 @@ class Member:
             subscribed_topic_names=list(self._cluster.topics) if says_all else None,
             topic_partitions=[HeartbeatTopicPartitions(each, indexes) for each, indexes in owned.items()],
         )
-        coordinator = self._coordinator
+        coordinator, told_before = self._coordinator, self._wanted
+        was_in_office = self._is_in_office(coordinator)
         try:
             answer = await self._client.ask(coordinator, CONSUMER_GROUP_HEARTBEAT, request)
         except TROUBLE:
@@ -193,6 +194,10 @@ class Member:
             self._was_answered = True
             self._follow(answer)
             if not self._is_in_office(coordinator):
+                if not was_in_office and not set(self._wanted).issubset(told_before):
+                    self._cluster.violate(
+                        f"{self._client.name} is given {self._wanted} by node-{coordinator}"
+                    )
                 return
             if set(named).issubset(self._wanted):
                 self._settled_at = asked_at
