@@ -82,6 +82,20 @@ def test_where_nobody_becomes_controller_it_is_said_after_one_wait_however_much_
     play(scene)
 
 
+def test_however_it_is_refused_it_is_waited_for_no_longer_than_once() -> None:
+    def never(_: ClusterImage) -> Decision:
+        raise NoController
+
+    async def scene(store: SimStore) -> None:
+        admit(store, 1)
+        somebody_controls(store)
+        async with nodes(store, 1) as (node,):
+            with pytest.raises(NoController):
+                await Changing(node.cluster).make(never)
+
+    play(scene)
+
+
 def test_who_does_not_wait_is_refused_at_once() -> None:
     async def scene(store: SimStore) -> None:
         admit(store, 1)

@@ -68,8 +68,7 @@ class DeleteTopics:
             results += [_refused(topic, problem) for topic in wanted]
             return DeleteTopicsResponse(responses=results)
         found: dict[_Asked, Topic] = {}
-        deletions = [_deletion(topic, found, image) for topic in wanted]
-        outcomes = await changing.make_each(deletions, independent=True)
+        outcomes = await changing.make_each([_deletion(each, found, image) for each in wanted], independent=True)
         for topic, outcome in zip(wanted, outcomes, strict=True):
             if isinstance(outcome, ApiError):
                 results.append(_refused(topic, outcome))
