@@ -18,7 +18,7 @@ from typing import NamedTuple
 from penstock.broker.cluster import Cluster, Decide, Unconfirmed
 from penstock.controller.decision import Decision, NoController, together
 from penstock.errors import ApiError
-from penstock.limits import METADATA_CONTROLLER_MS_MAX
+from penstock.limits import METADATA_AWAY_PAUSE_MS, METADATA_CONTROLLER_MS_MAX
 from penstock.metadata.image import ClusterImage, apply
 
 # Enough that a commit costs little for each topic; few enough that other requests soon get a turn.
@@ -117,6 +117,9 @@ class Changing:
         """False: it has been waited for long enough."""
         if self._loop.time() >= self._waits_until:
             return False
+        if self._cluster.image.controller is not None:
+            await asyncio.sleep(METADATA_AWAY_PAUSE_MS / 1000)  # it came meanwhile, or that is not the matter
+            return True
         return await self._cluster.until_controlled(self._waits_until)
 
 

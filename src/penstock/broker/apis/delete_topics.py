@@ -68,7 +68,8 @@ class DeleteTopics:
             results += [_refused(topic, problem) for topic in wanted]
             return DeleteTopicsResponse(responses=results)
         found: dict[_Asked, Topic] = {}
-        outcomes = await changing.make_each([_deletion(each, found, image) for each in wanted], independent=True)
+        decides = [_deletion(topic, found, image) for topic in wanted]
+        outcomes = await changing.make_each(decides, independent=True)
         for topic, outcome in zip(wanted, outcomes, strict=True):
             if isinstance(outcome, ApiError):
                 results.append(_refused(topic, outcome))
@@ -78,9 +79,8 @@ class DeleteTopics:
 
     def _problem_of_all(self, count: int, timeout_ms: int, version: int) -> ApiError | None:
         if not self._cluster.config.topic_creation.delete_enabled:
-            code = ErrorCode.TOPIC_DELETION_DISABLED
-            if version < DISABLED_SAID_FROM:
-                code = ErrorCode.INVALID_REQUEST
+            is_said = version >= DISABLED_SAID_FROM
+            code = ErrorCode.TOPIC_DELETION_DISABLED if is_said else ErrorCode.INVALID_REQUEST
             return ApiError(code, "delete.topic.enable is false on this broker.")
         if count > TOPICS_PER_REQUEST_MAX:
             detail = f"One request deletes at most {TOPICS_PER_REQUEST_MAX} topics."
