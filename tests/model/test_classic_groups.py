@@ -38,6 +38,8 @@ class Client:
         self.name = name
         self.instance_id = INSTANCES.get(name)
         self.protocols = PROTOCOLS[0]
+        self.joining_with = self.joined_with = PROTOCOLS[0]
+        """What it said when it last joined, and what it had said when it was last taken in."""
         self.member_id = ""
         self.generation = -1
         self.is_leader = False
@@ -86,6 +88,7 @@ class ClassicGroups(RuleBasedStateMachine):
             rebalance_ms=60_000 if name != "c" else 5_000,
         )
         client.asked.append(asked)
+        client.joining_with = client.protocols
         self.open.append(asked)
         self._read_answers(client)
 
@@ -183,6 +186,9 @@ class ClassicGroups(RuleBasedStateMachine):
         behaving = [self.clients["a"], self.clients["static-2"]]
         for client in behaving:
             client.protocols = PROTOCOLS[0]
+            if client.joined_with == [("own", b"")]:
+                # With nothing in common nobody goes over, as in Kafka: it has to be a member no more.
+                client.forget()
         for _ in range(40):
             for client in behaving:
                 self._behave(client)
@@ -249,6 +255,7 @@ class ClassicGroups(RuleBasedStateMachine):
             client.past.append((client.member_id, client.generation))
             assert reply.generation_id <= self.world.group.generation
             client.member_id, client.generation = reply.member_id, reply.generation_id
+            client.joined_with = client.joining_with
             client.is_leader = reply.leader == reply.member_id and not reply.skip_assignment
             client.told = [member.member_id for member in reply.members]
             assert bool(client.told) == (reply.leader == reply.member_id)
