@@ -85,9 +85,10 @@ class Child:
         """Nothing if it has ended."""
         for number in numbers:
             if self.is_running:
-                assert self._process is not None
+                # Not `send_signal`: it looks whether the process has ended, and may take the exit code
+                # from whoever waits for it.
                 with suppress(ProcessLookupError):
-                    self._process.send_signal(number)
+                    os.kill(self.pid, number)
 
     def last_words(self) -> str:
         """Of this start, indented; empty if there were none."""
