@@ -66,8 +66,9 @@ def test_what_was_named_once_is_not_named_again() -> None:
     assert (second.session_id, second.session_epoch, named(second)) == (5, 1, [])
 
 
-def test_only_what_has_more_since_is_named() -> None:
-    plan, leader = Plan(), leader_on(new_log())
+def given_a_record(plan: Plan) -> Partition:
+    """Partition 1, whose leader has answered with a record that is not flushed yet."""
+    leader = leader_on(new_log())
     produce(leader, b"a")
     sync(leader)
     plan.request()
@@ -78,23 +79,20 @@ def test_only_what_has_more_since_is_named() -> None:
     answer.partition_index = 1
     assert plan.answer(answer) == [1]
     follower.answered(ask, answer)
+    return follower
+
+
+def test_only_what_has_more_since_is_named() -> None:
+    plan = Plan()
+    follower = given_a_record(plan)
     sync(follower)
     (params,) = plan.request().topics[0].partitions
     assert (params.partition, params.fetch_offset) == (1, 1)
 
 
 def test_what_is_not_flushed_yet_leaves_the_session() -> None:
-    plan, leader = Plan(), leader_on(new_log())
-    produce(leader, b"a")
-    sync(leader)
-    plan.request()
-    follower = plan.partitions[Replica(ID, 1)]
-    ask = follower.ask()
-    assert ask is not None
-    answer = answer_to(leader, ask)
-    answer.partition_index = 1
-    plan.answer(answer)
-    follower.answered(ask, answer)
+    plan = Plan()
+    follower = given_a_record(plan)
     request = plan.request(now=1.0)
     assert (named(request), forgotten(request)) == ([], [1])
     sync(follower)
