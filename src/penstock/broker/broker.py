@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from penstock.broker.cleaner import ProcessCleaner
 from penstock.broker.cluster import Cluster
+from penstock.broker.cold_reads import ColdReads
 from penstock.broker.compaction import Cleaner, Compaction
 from penstock.broker.compaction import Means as CleaningMeans
 from penstock.broker.connection import Shared
@@ -135,6 +136,7 @@ class _Foundation(NamedTuple):
     cluster: Cluster
     storage: Storage
     pool: WorkerPool
+    cold_reads: ColdReads
     storage_worker: Worker
     shared: SharedStore | None
     """None: this broker is alone."""
@@ -153,7 +155,7 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
         broker = RunningBroker(cluster, storage, Server(shared, config.network, world.authorizer, world.log))
         stack.callback(loop.set_exception_handler, loop.get_exception_handler())
         loop.set_exception_handler(notice_bug(broker, world.log))
-        groups = _coordinate_groups(broker, found.pool, world, stack)
+        groups = _coordinate_groups(broker, found, world, stack)
         broker.place = place = None if found.shared is None else Place(broker, found.shared, config, world)
         parts = Parts(
             cluster=cluster,
@@ -162,6 +164,7 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
             creation=TopicCreation(cluster, world.clock, world.randomness),
             directory=found.directory,
             pool=found.pool,
+            cold_reads=found.cold_reads,
             tasks=tasks,
             clock=world.clock,
             randomness=world.randomness,
@@ -201,7 +204,8 @@ async def _open_storage(config: BrokerConfig, world: World, stack: AsyncExitStac
     await storage.settle()
     stack.push_async_callback(storage.close)
     cluster.subscribe(storage.follow)
-    return _Foundation(directory, cluster, storage, pool, workers[1], shared)
+    cold_reads = ColdReads(pool, storage.damage)
+    return _Foundation(directory, cluster, storage, pool, cold_reads, workers[1], shared)
 
 
 async def _open_shared_store(config: BrokerConfig, world: World, stack: AsyncExitStack) -> SharedStore:
@@ -225,13 +229,14 @@ def _shared(config: BrokerConfig, router: Router, tasks: Tasks, world: World) ->
 
 
 def _coordinate_groups(
-    broker: RunningBroker, pool: WorkerPool, world: World, stack: AsyncExitStack
+    broker: RunningBroker, found: _Foundation, world: World, stack: AsyncExitStack
 ) -> GroupCoordinator:
     cluster, storage = broker.cluster, broker.storage
     loaders = Tasks(stop_on_failure(broker, world.log))
     means = Means(
         partitions=storage.partitions,
-        pool=pool,
+        pool=found.pool,
+        cold_reads=found.cold_reads,
         tasks=loaders,
         clock=world.clock,
         log=world.log,
@@ -243,7 +248,7 @@ def _coordinate_groups(
     stack.callback(shards.close)
     stack.push_async_callback(loaders.stop)
     groups = GroupCoordinator(shards, cluster, TopicCreation(cluster, world.clock, world.randomness))
-    times = RecordTimes(pool, world.clock, storage.damage)
+    times = RecordTimes(found.cold_reads, world.clock)
     broker.groups = GroupReports(groups, storage.partitions, times, world.clock)
     return groups
 

@@ -10,7 +10,8 @@ Rule 2: a shard that broke is loaded again; until then its clients are told to t
         room for. If there was none after all, it looks for it less and less often.
 Rule 3: every offset of a log is accounted for, also what compaction removed. Where nothing can be read
         the log is damaged, and its shard stays closed: half of a log is not half of the truth. That is
-        said once, and tried again less and less often. People mend it: docs/operations.md says how.
+        said once, and tried again less and less often. In a cluster the partition is handed over to a
+        sound replica; on a broker that is alone people mend it: docs/operations.md says how.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from penstock.broker.cold_reads import ColdReads, Outdated
 from penstock.broker.failures import report_failure
 from penstock.coordinator.outcome import Now, Pending, StateRecord
 from penstock.coordinator.shard import Command, Phase, Shard, StateMachine
@@ -56,6 +58,7 @@ class Means(NamedTuple):
 
     partitions: Partitions
     pool: WorkerPool
+    cold_reads: ColdReads
     tasks: Tasks
     clock: Clock
     log: Log
@@ -292,8 +295,10 @@ class _Runner(Generic[State]):
             try:
                 records = await self._replay(self.shard.begin_loading())
             except (ApiError, CorruptData, StorageFailed, StorageFull) as problem:
-                if str(problem) != said:
-                    said, pause_ms = str(problem), COORDINATOR_RELOAD_MS
+                # Damage is raised once as itself, and then as the reason why the partition is offline.
+                reason = (problem.detail if isinstance(problem, ApiError) else "") or str(problem)
+                if reason != said:
+                    said, pause_ms = reason, COORDINATOR_RELOAD_MS
                     self._say_why_not(problem)
                 after_ms, pause_ms = pause_ms, min(2 * pause_ms, COORDINATOR_RELOAD_MS_MAX)
                 continue
@@ -343,7 +348,9 @@ class _Runner(Generic[State]):
         while offset < end and self.shard.phase is Phase.LOADING:
             found = await self._read(partition, offset)
             if found.next_offset <= offset:
-                raise CorruptData(f"nothing can be read at offset {offset}; the log ends at {end}")
+                damage = CorruptData(f"nothing can be read at offset {offset}; the log ends at {end}")
+                self._means.cold_reads.on_damage(partition, damage)
+                raise damage
             for record in _records(found):
                 if record.key is not None and record.offset >= offset:
                     latest.pop(record.key, None)
@@ -360,11 +367,9 @@ class _Runner(Generic[State]):
             if not isinstance(found, ColdRead):
                 return found
             try:
-                return (await self._means.pool.run(found.run)).found
-            except (CorruptData, StorageFailed, StorageFull):
-                if partition.log.is_current(found.segment):
-                    raise
-                # It was rewritten by compaction while it was read: what is there now is the truth.
+                return (await self._means.cold_reads.run(partition, found)).found
+            except Outdated:
+                continue
 
 
 def _usable_bytes(partition: Partition) -> int:

@@ -8,15 +8,15 @@ thread and comes back when everything is there.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from struct import Struct as Layout
 from typing import Final, NamedTuple, Protocol
 
+from penstock.broker.cold_reads import ColdReads, Outdated
 from penstock.broker.context import RequestContext
 from penstock.broker.fetch_sessions import PartitionKey, Wanted
 from penstock.broker.memory import MemoryBudget
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
-from penstock.host.worker import WorkerPool
 from penstock.limits import BATCH_BYTES_MAX, FETCH_BYTES_TOTAL_MAX
 from penstock.log.reading import ColdRead, Found
 from penstock.metadata.image import NO_NODE
@@ -129,15 +129,10 @@ class Gathered:
 
 class FetchReads:
     def __init__(
-        self,
-        partitions: Partitions,
-        pool: WorkerPool,
-        on_damage: Callable[[Partition, Exception], None],
-        followers: Followers = NO_FOLLOWERS,
+        self, partitions: Partitions, cold_reads: ColdReads, followers: Followers = NO_FOLLOWERS
     ) -> None:
         self._partitions = partitions
-        self._pool = pool
-        self._on_damage = on_damage
+        self._cold_reads = cold_reads
         self._followers = followers
         self._cold_budget = MemoryBudget(FETCH_BYTES_TOTAL_MAX)
 
@@ -205,8 +200,11 @@ class FetchReads:
             gathered = Gathered(limits, _form(limits, context))
             for entry in wanted:
                 data = self._read(entry, gathered, context)
-                if isinstance(data, ColdRead):
-                    data = await self._read_cold(entry, data, gathered)
+                while isinstance(data, ColdRead):
+                    try:
+                        data = await self._read_cold(entry, data, gathered)
+                    except Outdated:
+                        data = self._read(entry, gathered, context)
                 gathered.answers.append(data)
             return gathered
         finally:
@@ -322,37 +320,17 @@ class FetchReads:
         return partition.read_for_follower(offset, limit, at_least_one=gathered.size == 0)
 
     async def _read_cold(self, entry: Wanted, read: ColdRead, gathered: Gathered) -> PartitionData:
-        partition = self.find(entry.key)
+        partition = entry.partition
+        assert partition is not None, "the read was planned for it"
         try:
-            result = await self._pool.run(read.run)
-        except (CorruptData, StorageFailed, StorageFull) as problem:
-            if partition is not None and not partition.log.is_current(read.segment):
-                return await self._read_again(entry, partition, read, gathered)
-            if partition is not None and isinstance(problem, CorruptData):
-                self._on_damage(partition, problem)
-            gathered.has_error = True
-            return _refused(entry.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
-        if partition is None or partition.offline is not None:
-            gathered.has_error = True
-            gone = partition.offline if partition is not None else None
-            return _refused(
-                entry.key.partition, gone.code if gone is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            )
-        partition.keep_indexes(read, result)
-        return _answer(partition, result.found, gathered)
-
-    async def _read_again(
-        self, entry: Wanted, partition: Partition, read: ColdRead, gathered: Gathered
-    ) -> PartitionData:
-        """The segment was rewritten or removed while it was read: what is there now says what is so."""
-        try:
-            found = partition.read(read.offset, read.bytes_max, at_least_one=read.at_least_one)
+            result = await self._cold_reads.run(partition, read)
         except ApiError as refusal:
             gathered.has_error = True
             return _refused(entry.key.partition, refusal.code)
-        if isinstance(found, ColdRead):
-            return await self._read_cold(entry, found, gathered)
-        return _answer(partition, found, gathered)
+        except (CorruptData, StorageFailed, StorageFull):
+            gathered.has_error = True
+            return _refused(entry.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        return _answer(partition, result.found, gathered)
 
 
 def _may_serve(following: Following, partition: Partition, params: FetchPartition) -> bool:

@@ -5,21 +5,17 @@ Rule 1: what is read is a batch for each offset, in jobs of a few, one job after
 Rule 2: what was read is kept by partition and offset. A record can be compacted away, so not for long.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.errors import CorruptData, StorageFailed, StorageFull
+from penstock.broker.cold_reads import ColdReads, Outdated
 from penstock.host.clock import Clock
-from penstock.host.worker import WorkerPool
 from penstock.limits import RECORD_TIME_KEPT_MS, RECORD_TIMES_KEPT_MAX, RECORD_TIMES_READ_AT_ONCE
-from penstock.log.first_record import FirstTime, first_time, plan_first_record
-from penstock.log.reading import ColdRead
+from penstock.log.first_record import FirstRecordRead, FirstTime, plan_first_record
 from penstock.replication.partition import Partition
 from penstock.types import Offset, TopicId
 
 _Key = tuple[TopicId, int, Offset]
-_Problem = CorruptData | StorageFailed | StorageFull
 
 
 class Wanted(NamedTuple):
@@ -43,12 +39,9 @@ class _Kept(NamedTuple):
 
 
 class RecordTimes:
-    def __init__(
-        self, pool: WorkerPool, clock: Clock, on_damage: Callable[[Partition, Exception], None]
-    ) -> None:
-        self._pool = pool
+    def __init__(self, cold_reads: ColdReads, clock: Clock) -> None:
+        self._cold_reads = cold_reads
         self._clock = clock
-        self._on_damage = on_damage
         self._kept: dict[_Key, _Kept] = {}
         """The one read last at the end."""
 
@@ -85,38 +78,19 @@ class RecordTimes:
         found: dict[_Key, int | None] = {item.key: None for item in wanted}
         left = [(item.key, item) for item in wanted]
         while left := [(key, item) for key, item in left if item.is_readable()]:
-            reads = [_plan(item) for _, item in left]
-            outcomes = await self._pool.run(partial(_attempt_all, reads))
+            outcomes = await self._cold_reads.run_all([(item.partition, _plan(item)) for _, item in left])
             following = []
-            for (key, item), read, outcome in zip(left, reads, outcomes, strict=True):
-                if not isinstance(outcome, FirstTime):
-                    self._note_problem(item.partition, read, outcome)
-                    continue
-                item.partition.log.keep_indexes(read, outcome.result)
-                next_offset = outcome.result.found.next_offset
-                found[key] = outcome.timestamp_ms
-                if outcome.timestamp_ms is None and next_offset > item.offset:
-                    following.append((key, Wanted(item.partition, next_offset)))
+            for (key, item), outcome in zip(left, outcomes, strict=True):
+                if isinstance(outcome, Outdated):
+                    following.append((key, item))
+                elif isinstance(outcome, FirstTime):
+                    found[key] = outcome.timestamp_ms
+                    if outcome.timestamp_ms is None and outcome.next_offset > item.offset:
+                        following.append((key, Wanted(item.partition, outcome.next_offset)))
+                # Any other failure leaves the time unknown; damage has been reported.
             left = following
         return found
 
-    def _note_problem(self, partition: Partition, read: ColdRead, problem: _Problem) -> None:
-        """A segment that was rewritten or removed meanwhile is no damage; the next question tells."""
-        is_current = partition.offline is None and partition.log.is_current(read.segment)
-        if is_current and isinstance(problem, CorruptData):
-            self._on_damage(partition, problem)
 
-
-def _plan(item: Wanted) -> ColdRead:
+def _plan(item: Wanted) -> FirstRecordRead:
     return plan_first_record(item.partition.log, item.offset, item.partition.high_watermark)
-
-
-def _attempt_all(reads: Sequence[ColdRead]) -> list[FirstTime | _Problem]:
-    return [_attempt(read) for read in reads]
-
-
-def _attempt(read: ColdRead) -> FirstTime | _Problem:
-    try:
-        return first_time(read)
-    except (CorruptData, StorageFailed, StorageFull) as problem:
-        return problem

@@ -42,6 +42,7 @@ from penstock.broker.apis.unregister_broker import UnregisterBroker
 from penstock.broker.apis.update_features import UpdateFeatures
 from penstock.broker.appending import Appending
 from penstock.broker.cluster import Cluster
+from penstock.broker.cold_reads import ColdReads
 from penstock.broker.fetch_reads import NO_FOLLOWERS, FetchReads, Followers
 from penstock.broker.fetch_sessions import FetchSessions, RecalledFetch
 from penstock.broker.group_coordinator import GroupCoordinator
@@ -104,6 +105,7 @@ class Parts(NamedTuple):
     creation: TopicCreation
     directory: DataDirectory
     pool: WorkerPool
+    cold_reads: ColdReads
     tasks: Tasks
     clock: Clock
     randomness: Randomness
@@ -153,7 +155,7 @@ def _data_routes(parts: Parts) -> list[Route]:
     storage, partitions = parts.storage, parts.storage.partitions
     fetch_config = parts.cluster.config.fetch
     followers = parts.followers
-    reads = FetchReads(partitions, parts.pool, storage.damage, followers)
+    reads = FetchReads(partitions, parts.cold_reads, followers)
     sessions = FetchSessions(fetch_config.sessions_max, parts.clock, parts.randomness)
     fetch = Fetch(reads, sessions, parts.tasks, fetch_config.fetch_bytes_max, parts.reply_room)
     return [
@@ -172,7 +174,7 @@ def _data_routes(parts: Parts) -> list[Route]:
             check=require_few_batches,
         ),
         Route(FETCH, fetch, weigh=weigh_fetch),
-        Route(LIST_OFFSETS, ListOffsets(partitions, parts.pool)),
+        Route(LIST_OFFSETS, ListOffsets(partitions, parts.cold_reads)),
         Route(OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(partitions), weigh=never_waits),
         Route(DELETE_RECORDS, DeleteRecords(parts.cluster, partitions, storage)),
         Route(DESCRIBE_PRODUCERS, DescribeProducers(partitions), weigh=never_waits),

@@ -7,13 +7,15 @@ want to know, each of a record somewhere in the middle of a batch.
 Blocks, as all reading does: it runs in a worker thread on values made for it.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from penstock.errors import CorruptData
 from penstock.host.disk import File
 from penstock.limits import DECOMPRESSED_BYTES_MAX, SECOND_MS
 from penstock.log.partition_log import PartitionLog
-from penstock.log.reading import ColdRead, ColdResult, Found, find_batch
+from penstock.log.reading import Loaded, SegmentView, find_batch
 from penstock.protocol import records
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
 from penstock.types import Offset
@@ -24,30 +26,41 @@ PRECISION_MS: Final = 1 * SECOND_MS
 class FirstTime(NamedTuple):
     timestamp_ms: int | None
     """None: the batch holds no record at or after the offset. The answer is in the next one."""
-    result: ColdResult
-    """Without the batch, which nobody asked for."""
+    next_offset: Offset
+    """Where the next batch begins; the offset that was looked for if no batch reaches it."""
+    loaded: Sequence[Loaded]
 
 
-def plan_first_record(log: PartitionLog, offset: Offset, end_offset: Offset) -> ColdRead:
-    """Where to look for the batch that holds `offset`, for `first_time`."""
+@dataclass(frozen=True, slots=True)
+class FirstRecordRead:
+    segment: SegmentView
+    offset: Offset
+
+    @property
+    def segments(self) -> Sequence[SegmentView]:
+        return (self.segment,)
+
+    def run(self) -> FirstTime:
+        """Blocks. Raises CorruptData when what is on disk is not what was written."""
+        segment = self.segment
+        file = segment.disk.open(segment.log_path)
+        try:
+            indexes = segment.load_indexes(file)
+            loaded = (Loaded(segment, indexes),)
+            position = find_batch(file, indexes.by_offset, self.offset, segment.size_bytes)
+            if position >= segment.size_bytes:  # compaction may leave nothing behind the last batch
+                return FirstTime(None, self.offset, loaded)
+            header = parse_header(file.read(position, HEADER_BYTES))
+            timestamp_ms = _time_in(file, position, header, self.offset)
+            return FirstTime(timestamp_ms, header.next_offset, loaded)
+        finally:
+            file.release()
+
+
+def plan_first_record(log: PartitionLog, offset: Offset, end_offset: Offset) -> FirstRecordRead:
+    """Where to look for the batch that holds `offset`."""
     assert log.log_start_offset <= offset < end_offset, "somebody must be able to read there"
-    return ColdRead(log.view(log.segment_holding(offset)), offset, end_offset, 0, at_least_one=False)
-
-
-def first_time(read: ColdRead) -> FirstTime:
-    """Raises CorruptData when what is on disk is not what was written."""
-    segment = read.segment
-    file = segment.disk.open(segment.log_path)
-    try:
-        indexes = segment.load_indexes(file)
-        position = find_batch(file, indexes.by_offset, read.offset, segment.size_bytes)
-        if position >= segment.size_bytes:  # compaction may leave nothing behind the last batch
-            return FirstTime(None, ColdResult(Found(b"", read.offset, position), indexes))
-        header = parse_header(file.read(position, HEADER_BYTES))
-        found = Found(b"", header.next_offset, position + header.size)
-        return FirstTime(_time_in(file, position, header, read.offset), ColdResult(found, indexes))
-    finally:
-        file.release()
+    return FirstRecordRead(log.view(log.segment_holding(offset)), offset)
 
 
 def _time_in(file: File, position: int, header: BatchHeader, offset: Offset) -> int | None:

@@ -32,7 +32,7 @@ from penstock.log.checkpoint_plan import Checkpoint, plan_indexes
 from penstock.log.epochs import LeaderEpochs
 from penstock.log.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.producers import Producers
-from penstock.log.reading import ColdRead, ColdResult, Found, SegmentView
+from penstock.log.reading import ColdRead, Found, Loaded, SegmentView
 from penstock.log.segment import LOG_SUFFIX, Segment, segment_name
 from penstock.log.shared_bounds import SharedBounds
 from penstock.log.warm_reading import WarmReads
@@ -318,21 +318,25 @@ class PartitionLog:
         return segment.view(self.settings.index_interval_bytes)
 
     def is_current(self, view: SegmentView) -> bool:
-        """False if the segment was removed since the view was made, or rewritten by compaction."""
+        """False if the segment was removed or truncated since the view was made, or rewritten by compaction.
+
+        While a worker truncates the files nobody can say what is on disk: no view is current then.
+        """
         segment = self.segment_holding(view.base_offset)
         return (
-            segment.base_offset == view.base_offset
+            not self.is_truncating
+            and segment.base_offset == view.base_offset
             and segment.generation == view.generation
             and segment.size_bytes >= view.size_bytes  # less: the log was cut and opened again
         )
 
-    def keep_indexes(self, read: ColdRead, result: ColdResult) -> None:
+    def keep_indexes(self, loaded: Loaded) -> None:
         """Indexes that a worker thread loaded, for the next reader of the same segment."""
-        segment = self.segment_holding(read.segment.base_offset)
-        if not self.is_current(read.segment):
+        segment = self.segment_holding(loaded.segment.base_offset)
+        if not self.is_current(loaded.segment):
             return
         if not segment.has_index:
-            segment.install_indexes(result.indexes)
+            segment.install_indexes(loaded.indexes)
             if not segment.indexes_stored:
                 self._rebuilt[segment] = None
         self._put_on_shelf(segment)

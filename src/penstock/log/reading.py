@@ -5,8 +5,9 @@ own file, so that the segment may be closed, rolled or deleted meanwhile. Every 
 returned has been held against its checksum.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from penstock.errors import CorruptData
 from penstock.host.disk import Disk, File
@@ -75,9 +76,39 @@ class SegmentView:
             return None  # an index only repeats what the log says
 
 
+class Loaded(NamedTuple):
+    """The indexes of a segment that a worker thread had to load."""
+
+    segment: SegmentView
+    indexes: Indexes
+
+
+class ReadResult(Protocol):
+    """What every read of segments returns beside its answer."""
+
+    @property
+    def loaded(self) -> Sequence[Loaded]: ...
+
+
+Result_co = TypeVar("Result_co", bound=ReadResult, covariant=True)
+
+
+class SegmentRead(Protocol[Result_co]):
+    """A read for a worker thread. `broker/cold_reads.py` runs all of them."""
+
+    @property
+    def segments(self) -> Sequence[SegmentView]:
+        """The segments it reads: if one of them was replaced meanwhile, a failure says nothing."""
+        ...
+
+    def run(self) -> Result_co:
+        """Blocks. Raises CorruptData when what is on disk is not what was written."""
+        ...
+
+
 class ColdResult(NamedTuple):
     found: Found
-    indexes: Indexes
+    loaded: Sequence[Loaded]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +119,17 @@ class ColdRead:
     bytes_max: int
     at_least_one: bool
 
+    @property
+    def segments(self) -> Sequence[SegmentView]:
+        return (self.segment,)
+
     def run(self) -> ColdResult:
         """Blocks. Raises CorruptData when what is on disk is not what was written."""
         file = self.segment.disk.open(self.segment.log_path)
         try:
             indexes = self.segment.load_indexes(file)
             start = find_batch(file, indexes.by_offset, self.offset, self.segment.size_bytes)
-            return ColdResult(self._whole_batches(file, start), indexes)
+            return ColdResult(self._whole_batches(file, start), (Loaded(self.segment, indexes),))
         finally:
             file.release()
 
@@ -105,9 +140,12 @@ class ColdRead:
         if len(data) >= HEADER_BYTES and self.at_least_one and (size := parse_header(data).size) > len(data):
             wanted = size if size <= left else left + 1
             data = file.read(start, min(size, left))
-        if len(data) < wanted:
+        found = checked_batches(data, start, self)
+        # A truncation takes bytes off the file while this thread reads. Those past `end_offset` are not
+        # asked for, so only a file that is too short for what lies below it is damaged.
+        if len(data) < wanted and found.next_offset < self.end_offset:
             raise CorruptData(f"{self.segment.log_path} ends inside the batch at {start}")
-        return checked_batches(data, start, self)
+        return found
 
 
 def checked_batches(data: Buffer, start: int, read: ColdRead) -> Found:

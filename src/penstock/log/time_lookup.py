@@ -8,12 +8,13 @@ All of this blocks; it runs in a worker thread on values made for it.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.errors import CorruptData
 from penstock.host.disk import File
 from penstock.limits import DECOMPRESSED_BYTES_MAX
-from penstock.log.reading import SegmentView, check_stored, find_batch
+from penstock.log.reading import Loaded, SegmentView, check_stored, find_batch
 from penstock.log.segment import Segment
 from penstock.protocol import records
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
@@ -105,6 +106,29 @@ class TimeLookup(NamedTuple):
                     yield TimedOffset(record.offset, record.timestamp)
         except CorruptData:
             yield TimedOffset(max(header.base_offset, self.start_offset), header.max_timestamp)
+
+
+class TimeFound(NamedTuple):
+    found: TimedOffset | None
+    loaded: Sequence[Loaded] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRead:
+    """One lookup, for a worker thread."""
+
+    lookup: TimeLookup
+    timestamp: int | None
+    """None: the newest record is looked for."""
+
+    @property
+    def segments(self) -> Sequence[SegmentView]:
+        return [segment.view for segment in self.lookup.segments]
+
+    def run(self) -> TimeFound:
+        if self.timestamp is None:
+            return TimeFound(self.lookup.newest())
+        return TimeFound(self.lookup.first_at_or_after(self.timestamp))
 
 
 def _opened(file: File, view: SegmentView, header: BatchHeader, position: int) -> bytes:

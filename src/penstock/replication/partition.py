@@ -19,7 +19,7 @@ Rule 3: an object has one leader epoch. With the next one another takes over the
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -30,7 +30,7 @@ from penstock.host.turns import Turns
 from penstock.limits import INDEX_BYTES_MAX
 from penstock.log.inspection import Inspected, Inspection, is_inspected, is_opened
 from penstock.log.partition_log import Flush, LogSettings, PartitionLog
-from penstock.log.reading import ColdRead, ColdResult, Found
+from penstock.log.reading import ColdRead, Found, Loaded
 from penstock.log.retention import SegmentFacts
 from penstock.log.time_lookup import TimedSegment, TimeLookup
 from penstock.log.validation import PlainLimits, check_batch, is_plain, read_batch
@@ -360,10 +360,11 @@ class Partition:
             return Found(b"", offset, 0)
         return log.read(offset, self.high_watermark, bytes_max, at_least_one=at_least_one)
 
-    def keep_indexes(self, read: ColdRead, result: ColdResult) -> None:
+    def keep_indexes(self, loaded: Sequence[Loaded]) -> None:
         """What a worker thread loaded is there for the next reader, and on disk if it was made anew."""
-        self.log.keep_indexes(read, result)
-        if not result.indexes.are_stored and self.failure is None:
+        for each in loaded:
+            self.log.keep_indexes(each)
+        if self.failure is None and not all(each.indexes.are_stored for each in loaded):
             self._on_dirty(self)
 
     def check_epoch(self, epoch: int) -> None:

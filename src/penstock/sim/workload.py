@@ -213,7 +213,7 @@ class SimReader:
                 return
             except TooManyOpenFiles:
                 return  # it tries again
-            log.keep_indexes(found, result)
+            partition.keep_indexes(result.loaded)
             found = result.found
         history.require(len(found.data) > 0, f"a reader at {offset} gets nothing below {high}")
         history.require(found.next_offset <= partition.high_watermark, "a reader saw what was not safe")

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker import coordination
+from penstock.broker.cold_reads import ColdReads
 from penstock.broker.coordination import Means, _Counts, _Runner
 from penstock.coordinator.outcome import Outcome, StateRecord
 from penstock.coordinator.shard import Phase
@@ -61,8 +62,11 @@ class Wrapped:
 
 
 class Running:
-    def __init__(self, lines: Lines, partition: Wrapped, runner: _Runner[Counters]) -> None:
+    def __init__(
+        self, lines: Lines, partition: Wrapped, runner: _Runner[Counters], damaged: list[Exception]
+    ) -> None:
         self.lines = lines
+        self.damaged = damaged
         self.partition = partition
         self.runner = runner
 
@@ -101,10 +105,16 @@ async def running(new_state: Callable[[], Counters] = Counters) -> AsyncIterator
     failures: list[BaseException] = []
     tasks = Tasks(lambda name, failure: failures.append(failure))
     pool = WorkerPool("read", 1, asyncio.get_running_loop())
-    lines = Lines()
+    lines, damaged = Lines(), list[Exception]()
+
+    def on_damage(found_in: Partition, damage: Exception) -> None:
+        damaged.append(damage)
+        found_in.go_offline(str(damage))
+
     means = Means(
         partitions=cast(Any, None),
         pool=pool,
+        cold_reads=ColdReads(pool, on_damage),
         tasks=tasks,
         clock=SystemClock(),
         log=lines,
@@ -114,7 +124,7 @@ async def running(new_state: Callable[[], Counters] = Counters) -> AsyncIterator
     )
     runner = _Runner(cast(Partition, partition), new_state, means, _Counts())
     try:
-        yield Running(lines, partition, runner)
+        yield Running(lines, partition, runner, damaged)
     finally:
         runner.shard.end()
         await tasks.stop()
@@ -135,6 +145,7 @@ async def test_where_nothing_can_be_read_the_log_is_damaged_and_nobody_is_told_h
         it.runner.load()
         await until(lambda: bool(it.lines.named("coordinator.not_loaded")), seconds_max=5)
         assert "nothing can be read at offset 0" in str(it.lines.named("coordinator.not_loaded")[0]["reason"])
+        assert "nothing can be read at offset 0" in str(it.damaged[0])
         assert it.look() == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
 
 
@@ -171,7 +182,7 @@ async def test_damage_is_said_once_with_what_to_do_and_looked_at_less_and_less_o
 class Rewritten:
     """A read of a segment that compaction replaced meanwhile."""
 
-    segment = None
+    segments = (None,)
 
     def run(self) -> Found:
         raise CorruptData("another file is there now")
@@ -208,8 +219,10 @@ async def test_what_compaction_replaced_is_read_again_and_damage_is_not(
         it.runner.load()
         if is_current:
             await until(lambda: bool(it.lines.named("coordinator.not_loaded")), seconds_max=5)
+            assert [str(damage) for damage in it.damaged] == ["another file is there now"]
         else:
             await it.loaded()
+            assert it.damaged == []
             assert it.lines.named("coordinator.not_loaded") == []
             assert it.look() == [{b"a": b"0", b"b": b"0"}]
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from penstock.broker.apis.fetch import Fetch
+from penstock.broker.cold_reads import ColdReads
 from penstock.broker.context import RequestContext
 from penstock.broker.fetch_reads import FetchReads
 from penstock.broker.fetch_sessions import FetchSessions
@@ -36,7 +37,7 @@ class Wiring:
         self.failed: list[BaseException] = []
         self.pool = inside.pool
         self.tasks = Tasks(lambda name, failure: self.failed.append(failure))
-        self.reads = FetchReads(inside.partitions, inside.pool, lambda partition, problem: None)
+        self.reads = FetchReads(inside.partitions, ColdReads(inside.pool, lambda partition, problem: None))
         sessions = FetchSessions(10, SystemClock(), SystemRandomness())
         self.fetch = Fetch(self.reads, sessions, self.tasks, 2**20, lambda: 2**20)
 

@@ -1,16 +1,18 @@
 """Reading from the device for fetches: how many at once, and that each gives its memory back."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
 
+from penstock.broker.cold_reads import ColdReads
 from penstock.broker.context import RequestContext
 from penstock.broker.fetch_reads import FetchReads, Gathered, Limits
 from penstock.broker.fetch_sessions import PartitionKey, Wanted
 from penstock.errors import CorruptData, ErrorCode
 from penstock.limits import BATCH_BYTES_MAX
-from penstock.log.reading import ColdRead, ColdResult, Found
+from penstock.log.reading import ColdRead, ColdResult, Found, Loaded
 from penstock.protocol.compiler import encode
 from penstock.protocol.messages.fetch import FETCH, FetchPartition, PartitionData, ReadyPartitionData
 from penstock.security.access import ANONYMOUS, AllowEverything
@@ -31,6 +33,8 @@ class ColdPartition:
     following = None
     at_end: ReadyPartitionData | None = None
 
+    is_truncating = False
+
     def __init__(self) -> None:
         self.log = self
         self.log_start_offset = 0
@@ -41,7 +45,7 @@ class ColdPartition:
     def is_current(self, view: object) -> bool:
         return True
 
-    def keep_indexes(self, read: ColdRead, result: ColdResult) -> None:
+    def keep_indexes(self, loaded: Sequence[Loaded]) -> None:
         pass
 
     def read(self, offset: Offset, bytes_max: int, *, at_least_one: bool) -> ColdRead:
@@ -52,14 +56,15 @@ class Device:
     """Answers a read when the test says so."""
 
     def __init__(self) -> None:
-        self.under_way: list[asyncio.Future[ColdResult]] = []
+        self.under_way: list[asyncio.Future[list[ColdResult | Exception]]] = []
 
-    async def run(self, read: object) -> ColdResult:
+    async def run(self, job: object) -> list[ColdResult | Exception]:
         self.under_way.append(asyncio.get_running_loop().create_future())
         return await self.under_way[-1]
 
-    def answers(self) -> None:
-        self.under_way.pop(0).set_result(ColdResult(Found(DATA, Offset(10), 7), cast(Any, None)))
+    def answers(self, problem: Exception | None = None) -> None:
+        result = ColdResult(Found(DATA, Offset(10), 7), ())
+        self.under_way.pop(0).set_result([problem or result])
 
 
 class Reading:
@@ -67,9 +72,10 @@ class Reading:
         self.device = Device()
         self.damaged: list[Exception] = []
         self.partition = ColdPartition()
-        self.reads = FetchReads(
-            cast(Any, self), cast(Any, self.device), lambda partition, problem: self.damaged.append(problem)
+        cold_reads = ColdReads(
+            cast(Any, self.device), lambda partition, problem: self.damaged.append(problem)
         )
+        self.reads = FetchReads(cast(Any, self), cold_reads)
 
     def find(self, topic: str, partition: int) -> ColdPartition:
         return self.partition
@@ -119,7 +125,7 @@ async def test_damage_on_the_device_is_reported_and_answered_and_costs_no_memory
     for _ in range(5):
         fetch = reading.begin(2 * BATCH_BYTES_MAX)
         await turn()
-        reading.device.under_way.pop(0).set_exception(CorruptData("a checksum"))
+        reading.device.answers(CorruptData("a checksum"))
         data = (await fetch).answers[0]
         assert data.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert len(reading.damaged) == 5

@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker.apis.fetch import Fetch
+from penstock.broker.cold_reads import ColdReads
 from penstock.broker.context import RequestContext
 from penstock.broker.fetch_progress import Asked, FetchInProgress
 from penstock.broker.fetch_reads import FetchReads, Gathered, Limits
@@ -88,7 +89,8 @@ def reads_of(partition: Partition | None, followers: Followers | None = None) ->
     def damaged(_: Partition, problem: Exception) -> None:
         raise AssertionError(problem)
 
-    return FetchReads(cast(Any, OnePartition(partition)), cast(Any, None), damaged, followers or Followers())
+    cold_reads = ColdReads(cast(Any, None), damaged)
+    return FetchReads(cast(Any, OnePartition(partition)), cold_reads, followers or Followers())
 
 
 def fetch(
@@ -221,7 +223,7 @@ def test_a_consumer_next_to_another_replica_is_sent_there_at_once() -> None:
 
 
 def test_a_broker_that_is_alone_has_no_followers() -> None:
-    alone = FetchReads(cast(Any, OnePartition(leader_on(new_log()))), cast(Any, None), lambda *_: None)
+    alone = FetchReads(cast(Any, OnePartition(leader_on(new_log()))), cast(Any, None))
     assert fetch(alone, 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

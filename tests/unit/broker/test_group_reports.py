@@ -21,8 +21,7 @@ from penstock.groups.lag import Standing
 from penstock.groups.offsets import Commit, Committed
 from penstock.host.clock import AdjustableClock
 from penstock.host.randomness import SystemRandomness
-from penstock.log.first_record import FirstTime, first_time
-from penstock.log.reading import ColdRead
+from penstock.log.first_record import FirstRecordRead, FirstTime
 from penstock.protocol.batches import parse_header
 from penstock.protocol.records import Record, build_batch
 from penstock.types import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset, TopicPartition
@@ -143,11 +142,13 @@ async def test_the_age_falls_when_the_group_comes_to_younger_records(alive: Livi
 async def test_the_log_is_read_once_for_an_offset(alive: Living, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
 
-    def counted(read: ColdRead) -> FirstTime:
-        reads.append(read)
-        return first_time(read)
+    run = FirstRecordRead.run
 
-    monkeypatch.setattr("penstock.broker.record_times.first_time", counted)
+    def counted(read: FirstRecordRead) -> FirstTime:
+        reads.append(read)
+        return run(read)
+
+    monkeypatch.setattr(FirstRecordRead, "run", counted)
     await alive.topic("orders")
     await alive.produce("orders", 10)
     await alive.commit("g", {ORDERS: 4})

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.broker import record_times
+from penstock.broker.cold_reads import ColdReads
 from penstock.broker.record_times import RecordTimes, Wanted
 from penstock.host.clock import SystemClock
 from penstock.replication.partition import Partition
@@ -38,7 +39,7 @@ async def test_a_time_that_made_room_for_others_is_still_told_to_whoever_asked_f
         partition = await make(broker, "t")
         await fill(broker, partition, 1, time_ms=77)
         pool: Any = SlowPool()
-        times = RecordTimes(pool, SystemClock(), no_damage)
+        times = RecordTimes(ColdReads(pool, no_damage), SystemClock())
         kept, missing, another = (Wanted(partition, Offset(offset)) for offset in (1, 20, 40))
         pool.may_read.set()
         assert await times.find([kept]) == [77]

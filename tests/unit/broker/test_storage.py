@@ -237,7 +237,7 @@ async def test_a_lost_index_is_written_again_after_somebody_read_there(tmp_path:
         (partition,) = broker.storage.partitions
         read = partition.read(Offset(3), 100, at_least_one=True)
         assert isinstance(read, ColdRead)
-        partition.keep_indexes(read, read.run())
+        partition.keep_indexes(read.run().loaded)
         assert not lost.exists()
         await broker.storage.checkpoints.run_due(float("inf"))
         assert lost.read_bytes() == expected

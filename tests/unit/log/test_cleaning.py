@@ -313,7 +313,7 @@ def test_a_view_of_a_segment_that_was_rewritten_is_not_current_though_its_size_i
     compact(log, job_of(log, delete_retention_ms=LONG_MAX))
     assert (log.segments[0].base_offset, log.segments[0].size_bytes) == (0, before.size_bytes)
     assert not log.is_current(before)
-    log.keep_indexes(read, result)
+    log.keep_indexes(*result.loaded)
     assert not log.segments[0].has_index, "they are the old one's"
     after = log.view(log.segments[0])
     assert log.is_current(after)

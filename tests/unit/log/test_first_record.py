@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.log.first_record import first_time, plan_first_record
+from penstock.log.first_record import plan_first_record
 from penstock.log.partition_log import PartitionLog
 from penstock.protocol.batches import HEADER_BYTES, parse_header, seal_in_place, with_log_append_time
 from penstock.protocol.compression import Codec
@@ -11,7 +11,7 @@ from tests.unit.log.log_support import NOW_MS, append, batch_of, flush, new_disk
 
 
 def time_at(log: PartitionLog, offset: int) -> int | None:
-    return first_time(plan_first_record(log, Offset(offset), log.log_end_offset)).timestamp_ms
+    return plan_first_record(log, Offset(offset), log.log_end_offset).run().timestamp_ms
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])

@@ -316,7 +316,7 @@ def test_an_index_of_a_sealed_segment_that_was_made_anew_is_on_disk_after_the_ne
     log = reopened(disk).log
     found = log.read(Offset(3), log.log_end_offset, 500, at_least_one=True)
     assert isinstance(found, ColdRead)
-    log.keep_indexes(found, found.run())
+    log.keep_indexes(*found.run().loaded)
     assert log.needs_checkpoint
     assert not log.segments[0].indexes_stored, "nobody may forget them yet"
     checkpoint(log)
@@ -352,7 +352,7 @@ def test_a_segment_that_is_dropped_takes_its_unwritten_index_along() -> None:
     log = reopened(disk).log
     found = log.read(Offset(0), log.log_end_offset, 500, at_least_one=True)
     assert isinstance(found, ColdRead)
-    log.keep_indexes(found, found.run())
+    log.keep_indexes(*found.run().loaded)
     for path in log.drop_segments(1):
         disk.remove(path)
     checkpoint(log)

@@ -11,7 +11,8 @@ Behaviour
     Other numbers, and special ones in versions before theirs, give UNSUPPORTED_VERSION.
     A partition that is named twice is answered once, with INVALID_REQUEST.
     Lookups by time read from disk, away from the event loop; everything else is answered at once.
-    A lookup that finds damage takes its partition offline.
+    A lookup that finds damage reports it as a fetch does: the partition goes offline here, and in a
+    cluster another replica leads it.
 Versions
     2  isolation level          7  -3    8  -4    9  -5
     4  leader epochs            10 timeout (nothing here waits for another broker)
@@ -21,13 +22,12 @@ Differs from Kafka
 """
 
 from collections.abc import Coroutine
-from functools import partial
 from typing import Any
 
+from penstock.broker.cold_reads import ColdReads, Outdated
 from penstock.broker.context import RequestContext
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
-from penstock.host.worker import WorkerPool
-from penstock.log.time_lookup import TimedOffset
+from penstock.log.time_lookup import TimedOffset, TimeRead
 from penstock.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -51,9 +51,9 @@ Reply = ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]
 
 
 class ListOffsets:
-    def __init__(self, partitions: Partitions, pool: WorkerPool) -> None:
+    def __init__(self, partitions: Partitions, cold_reads: ColdReads) -> None:
         self._partitions = partitions
-        self._pool = pool
+        self._cold_reads = cold_reads
 
     def __call__(self, request: ListOffsetsRequest, context: RequestContext) -> Reply:
         topics: dict[str, ListOffsetsTopicResponse] = {}
@@ -92,11 +92,9 @@ class ListOffsets:
         for entry, partition, timestamp in lookups:
             try:
                 found = await self._look_up(partition, timestamp)
-            except CorruptData as damage:
-                partition.go_offline(str(damage))
-                entry.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-            except (StorageFailed, StorageFull):
-                # The segment may have been removed meanwhile; asking again tells.
+            except ApiError as refusal:
+                entry.error_code = refusal.code
+            except (CorruptData, StorageFailed, StorageFull):
                 entry.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             else:
                 if found is not None:
@@ -106,15 +104,11 @@ class ListOffsets:
 
     async def _look_up(self, partition: Partition, timestamp: int) -> TimedOffset | None:
         while True:
-            lookup = partition.time_lookup()
-            first = partial(lookup.first_at_or_after, timestamp)
+            read = TimeRead(partition.time_lookup(), None if timestamp == MAX_TIMESTAMP else timestamp)
             try:
-                return await self._pool.run(lookup.newest if timestamp == MAX_TIMESTAMP else first)
-            except (CorruptData, StorageFailed) as problem:
-                if partition.offline is not None:
-                    raise StorageFailed(str(problem)) from None
-                if all(partition.log.is_current(segment.view) for segment in lookup.segments):
-                    raise  # else a segment was rewritten or removed meanwhile
+                return (await self._cold_reads.run(partition, read)).found
+            except Outdated:
+                continue
 
 
 def _by_partition(request: ListOffsetsRequest) -> dict[TopicPartition, list[ListOffsetsPartition]]:

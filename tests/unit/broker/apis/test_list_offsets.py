@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.apis.list_offsets import ListOffsets
+from penstock.broker.cold_reads import ColdReads
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.list_offsets import (
     LIST_OFFSETS,
@@ -34,7 +35,10 @@ async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
 async def listed(
     inside: Inside, request: ListOffsetsRequest, version: int = 11, authorizer: Authorizer | None = None
 ) -> list[Answer]:
-    handler = ListOffsets(inside.partitions, inside.pool)
+    def damaged(partition: Partition, damage: Exception) -> None:
+        partition.go_offline(f"reported: {damage}")
+
+    handler = ListOffsets(inside.partitions, ColdReads(inside.pool, damaged))
     authorizer = authorizer or AllowEverything()
     reply = await inside.ask(LIST_OFFSETS, handler, request, version=version, authorizer=authorizer)
     return [
@@ -202,13 +206,14 @@ async def test_an_offline_partition_is_a_storage_error(inside: Inside) -> None:
         assert await listed(inside, asking(timestamp)) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, -1)]
 
 
-async def test_damage_found_by_a_lookup_takes_the_partition_offline(inside: Inside) -> None:
+async def test_damage_found_by_a_lookup_is_reported_as_that_of_a_fetch_is(inside: Inside) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20)
     _flip_last_byte(partition)
 
     assert await listed(inside, asking(15)) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, -1)]
     assert partition.offline is not None
+    assert "reported: " in str(partition.offline)
     assert "checksum" in str(partition.offline)
     assert await listed(inside, asking(LATEST)) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, -1)]
 
