@@ -74,8 +74,9 @@ class Partitions:
         self._by_name: dict[str, list[Partition | None]] = {}
         """None: others have it."""
         self._by_id: dict[TopicId, list[Partition | None]] = {}
-        self._waiting: dict[PartitionLog, tuple[Topic, PartitionState]] = {}
-        """Logs that are being cut, and what is to be made of them then."""
+        self._waiting: set[PartitionLog] = set()
+        """Logs that are being truncated, and get a new object afterwards. What that is to be is looked up
+        then: leader, replicas and settings may change during the truncation."""
         self.may_lead: Callable[[ClusterImage], bool] = always
         """Asked with every new image."""
         self.others_may_have_it = False
@@ -318,7 +319,7 @@ class Partitions:
         if partition.offline is None:
             partition.resign()
         if log.is_truncating:
-            self._waiting[log] = (topic, state)
+            self._waiting.add(log)
         else:
             self._make(topic, state, log, partition.high_watermark, roles)
 
@@ -327,9 +328,11 @@ class Partitions:
         if partition.log.is_closed:
             return
         partition.cut()
-        waiting = self._waiting.pop(partition.log, None)
-        if waiting is not None and self._image is not None:
-            topic, state = waiting
+        if partition.log in self._waiting:
+            self._waiting.discard(partition.log)
+            assert self._image is not None, "an image made it wait"
+            topic = self._image.topics_by_id[partition.topic_id]
+            state = topic.partitions[partition.name.partition]
             self._make(topic, state, partition.log, partition.high_watermark, self._roles(self._image))
 
     def _remove(self, topic: Topic) -> list[Gone]:
@@ -339,7 +342,7 @@ class Partitions:
         return [self._leave(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason) for partition in removed]
 
     def _leave(self, partition: Partition, code: ErrorCode, reason: str) -> Gone:
-        self._waiting.pop(partition.log, None)
+        self._waiting.discard(partition.log)
         partition.go_offline(reason, code)
         partition.log.close()
         return Gone(partition.name, topic_id_text(partition.topic_id))

@@ -14,6 +14,7 @@ from penstock.replication.partition import Partition
 from penstock.replication.roles import Admission
 from penstock.types import Offset, TopicId
 from tests.unit.log.log_support import NOW_MS, batch_of, new_disk
+from tests.unit.log.log_support import append as log_append
 from tests.unit.replication.replica_support import sync
 from tests.unit.replication.test_manager import directory_on
 
@@ -179,6 +180,27 @@ def test_a_role_waits_for_a_cut_that_is_under_way() -> None:
     assert (leader.leader_epoch, leader.log.log_end_offset) == (4, 1)
     assert leader.leading is not None
     assert leader.leading.epoch_start == 1
+
+
+def test_a_setting_changed_during_a_truncation_holds_for_the_new_leader() -> None:
+    followed = Followed(state(OTHER, isr=(ME, OTHER, THIRD)))
+    follower = followed.partition
+    log_append(follower.log, [b"a"])
+    log_append(follower.log, [b"b"])
+    sync(follower)
+    cut = Truncation(follower.log, Offset(1))
+    elected = state(ME, epoch=2, isr=(ME,), version=1)
+    followed.see(image(elected, overrides={"min.insync.replicas": "1"}))
+    followed.see(image(elected, overrides={"min.insync.replicas": "2"}))
+    cut.run()
+    cut.end()
+    followed.partitions.cut_ended(follower)
+    leader = followed.partition
+    assert leader.leading is not None
+    assert leader.leading.isr_min == 2
+    assert leader.too_few is not None
+    write(leader)
+    assert leader.high_watermark == 0, "one replica in sync is not enough to acknowledge"
 
 
 def test_what_the_last_leader_did_not_flush_is_flushed_for_the_next() -> None:
