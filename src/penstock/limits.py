@@ -25,6 +25,8 @@ LONG_MAX = 2**63 - 1
 # Names and texts --------------------------------------------------------------------------------
 
 TOPIC_NAME_CHARACTERS_MAX = 249
+# Of a file or folder: what Linux and macOS allow on their usual file systems.
+FILE_NAME_BYTES_MAX = 255
 # A setting's value must fit Kafka's short string.
 CONFIG_VALUE_BYTES_MAX = SHORT_MAX
 
@@ -444,6 +446,8 @@ assert PRODUCER_WINDOW_BATCHES >= 5
 # A topic as large as a topic may be still fits the cluster and one fetch of all its partitions.
 assert PARTITIONS_PER_TOPIC_MAX <= PARTITIONS_MAX
 assert PARTITIONS_PER_TOPIC_MAX <= FETCH_SESSION_PARTITIONS_MAX
+# The folder of a partition is named after its topic and its index.
+assert TOPIC_NAME_CHARACTERS_MAX + len(f"-{PARTITIONS_PER_TOPIC_MAX - 1}") <= FILE_NAME_BYTES_MAX
 # What a commit or the record of a group takes is far from what a command may take.
 assert 2 * max(COMMIT_BYTES_MAX, GROUP_METADATA_BYTES_MAX) < STATE_COMMAND_BYTES_MAX
 # Whatever is written for one flush finds room where a coordinator believes that there is some, and no

@@ -18,6 +18,7 @@ import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from itertools import count
 from typing import Final, TypeVar
 
@@ -26,7 +27,7 @@ import msgspec
 from penstock.errors import CorruptData, StorageFull
 from penstock.host.disk import Disk, Stored
 from penstock.host.randomness import Randomness
-from penstock.limits import DISK_RESERVE_BYTES
+from penstock.limits import DISK_RESERVE_BYTES, FILE_NAME_BYTES_MAX
 from penstock.types import NodeId, TopicPartition
 
 FORMAT_VERSION: Final = 1
@@ -56,6 +57,9 @@ IGNORED_WHEN_EMPTY: Final = frozenset(
 
 _PARTITION_FOLDER: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
 DOOMED_SUFFIX: Final = ".deleted"
+DAMAGED_SUFFIX: Final = ".damaged"
+STRAY_NAME_BYTES_MAX: Final = FILE_NAME_BYTES_MAX - 12
+"""Without a suffix: `.damaged`, or a number of up to eleven digits."""
 NO_BROKER_EPOCH: Final = 0
 Inventory = dict[str, list[int]]
 """Partitions, by the id of their topic as text."""
@@ -156,16 +160,16 @@ class DataDirectory:
 
     def set_aside(self, partition: TopicPartition) -> str:
         """Move a folder that belongs to no known partition to where nothing looks but people."""
-        base = f"{self.path}/{STRAYS_FOLDER}/{partition}"
-        self.disk.make_folder(f"{self.path}/{STRAYS_FOLDER}")
-        taken = set(self.disk.list_folder(f"{self.path}/{STRAYS_FOLDER}"))
-        number = next(number for number in count(1) if f"{partition}.{number}" not in taken)
-        self.disk.rename(self.folder_of(partition), f"{base}.{number}")
-        return f"{base}.{number}"
+        strays, base = f"{self.path}/{STRAYS_FOLDER}", _stray_name(partition)
+        self.disk.make_folder(strays)
+        taken = set(self.disk.list_folder(strays))
+        number = next(number for number in count(1) if f"{base}.{number}" not in taken)
+        self.disk.rename(self.folder_of(partition), f"{strays}/{base}.{number}")
+        return f"{strays}/{base}.{number}"
 
     def set_aside_damaged(self, partition: TopicPartition) -> str:
         """Move a folder that cannot be used there, in place of an earlier one of the same name. Blocks."""
-        target = f"{self.path}/{STRAYS_FOLDER}/{partition}.damaged"
+        target = f"{self.path}/{STRAYS_FOLDER}/{_stray_name(partition)}{DAMAGED_SUFFIX}"
         self.disk.make_folder(f"{self.path}/{STRAYS_FOLDER}")
         self.disk.remove_folder(target)
         self.disk.rename(self.folder_of(partition), target)
@@ -229,6 +233,19 @@ class DataDirectory:
         """Call when every log is closed and synced."""
         text = b"%d" % self.broker_epoch if self.broker_epoch != NO_BROKER_EPOCH else b""
         self.disk.store([Stored(f"{self.path}/{CLEAN_FILE}", text)])
+
+
+def _stray_name(partition: TopicPartition) -> str:
+    """What the folder of a partition is called in `strays`, without a suffix.
+
+    A topic's name of up to 249 characters leaves no room for a suffix. A long one is shortened, and a
+    digest of it keeps topics apart whose names begin alike.
+    """
+    name = str(partition)
+    if len(name) <= STRAY_NAME_BYTES_MAX:
+        return name
+    end = f"~{sha256(partition.topic.encode()).hexdigest()[:16]}-{partition.partition}"
+    return partition.topic[: STRAY_NAME_BYTES_MAX - len(end)] + end
 
 
 def refuse_strangers(disk: Disk, path: str) -> None:

@@ -8,6 +8,8 @@ import pytest
 from penstock.errors import CorruptData, StorageFailed
 from penstock.host.disk import Stored
 from penstock.host.folder_lock import FolderLock
+from penstock.host.os_disk import OsDisk
+from penstock.limits import PARTITIONS_PER_TOPIC_MAX
 from penstock.log.data_directory import START_IDS_MAX, DataDirectory, open_directory
 from penstock.sim.disk import Mount
 from penstock.types import NodeId, TopicPartition
@@ -135,6 +137,25 @@ def test_a_damaged_folder_is_kept_once() -> None:
         assert directory.set_aside_damaged(orders) == f"{PATH}/strays/orders-0.damaged"
         assert disk.list_folder(f"{PATH}/strays/orders-0.damaged") == [f"file {number}"]
     assert disk.list_folder(f"{PATH}/strays") == ["orders-0.damaged"]
+    assert directory.partitions_on_disk() == []
+
+
+@pytest.mark.parametrize("characters", [200, 242, 243, 249])
+def test_folders_of_the_longest_topic_names_can_be_moved(tmp_path: Path, characters: int) -> None:
+    """On a real file system, whose names have at most 255 bytes."""
+    directory = open_directory(OsDisk(), str(tmp_path / "data"), NodeId(1), Counting())
+    last = PARTITIONS_PER_TOPIC_MAX - 1
+    alike = [TopicPartition("t" * (characters - 1) + end, last) for end in "ab"]
+    for partition in alike:
+        for move in (directory.set_aside, directory.set_aside, directory.set_aside_damaged):
+            directory.disk.make_folder(directory.folder_of(partition))
+            moved_to = move(partition)
+            assert directory.disk.exists(moved_to)
+            assert Path(moved_to).name.startswith("t" * 150), "a person finds it by the topic's name"
+        directory.disk.make_folder(directory.folder_of(partition))
+        (doomed,) = directory.doom([(partition, "A" * 22)])
+        directory.remove_doomed([doomed])
+    assert len(directory.disk.list_folder(f"{directory.path}/strays")) == 6, "each has a name of its own"
     assert directory.partitions_on_disk() == []
 
 
