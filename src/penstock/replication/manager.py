@@ -9,6 +9,8 @@ Rule 1: a new leader epoch makes a new object over the same log, and the old one
         If that log is being cut just then, the new one is made when it has been (`cut_ended`).
 Rule 2: in a cluster a copy that is gone, or damaged, begins anew and empty. The cluster is told so before
         this broker may lead it or be in sync (`lost`). A broker that is alone never serves a damaged one.
+        An I/O error is not damage: a broker of a cluster does not start then, and tells nobody that its
+        copy is lost.
 """
 
 import re
@@ -184,12 +186,32 @@ class Partitions:
         config = self._config_of(topic)
         try:
             recovered = open_log(self._disk, self._directory.folder_of(name), log_settings(config))
-        except (CorruptData, StorageFailed) as damage:
+        except CorruptData as damage:
             partition = self._add(topic, state, self._new_log(name, config), roles)
             return partition, self._damaged(topic, state, partition, str(damage))
+        except StorageFailed as problem:
+            reason = self._unreadable(name, problem)
+            if self.others_may_have_it:
+                raise StorageFailed(reason) from problem
+            partition = self._add(topic, state, self._new_log(name, config), roles)
+            partition.go_offline(reason)
+            return partition, Lost(reason)
         partition = self._add(topic, state, recovered.log, roles)
         recovered.log.claim_folder()
         return partition, recovered
+
+    def _unreadable(self, name: TopicPartition, problem: StorageFailed) -> str:
+        """An I/O error says nothing of the records: the next attempt may find all of them."""
+        folder = self._directory.folder_of(name)
+        last_resort = (
+            f"move {folder} away, and the broker copies the partition from the others"
+            if self.others_may_have_it
+            else f"restore {folder} from a backup"
+        )
+        return (
+            f"{problem}. Mend the disk, or the permissions of {folder}, and start the broker again; "
+            f"if its files can no longer be read, {last_resort}"
+        )
 
     def _damaged(self, topic: Topic, state: PartitionState, partition: Partition, reason: str) -> Lost:
         if self.others_may_have_it:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from penstock.config.broker import BrokerConfig
-from penstock.errors import ApiError, ErrorCode
+from penstock.errors import ApiError, ErrorCode, StorageFailed
 from penstock.host.disk import Stored
 from penstock.log.data_directory import DataDirectory, open_directory
 from penstock.log.recovery import Recovered
@@ -13,7 +13,7 @@ from penstock.metadata.image import ClusterImage, PartitionState, Topic
 from penstock.metadata.keys import topic_id_text
 from penstock.replication.manager import Lost, Partitions
 from penstock.replication.partition import Partition
-from penstock.sim.disk import Mount
+from penstock.sim.disk import Mount, SimFile
 from penstock.types import NodeId, TopicId, TopicPartition
 from tests.unit.log.log_support import NOW_MS, batch_of, flip, new_disk
 
@@ -231,3 +231,59 @@ def test_a_damaged_copy_begins_anew_where_others_may_have_it(in_cluster: bool) -
     if in_cluster:
         write_and_sync(partition)
         assert opened(disk, FIRST)[1][0].log.log_end_offset == 1
+
+
+LOG_FILE = "data/logs/orders-0/00000000000000000000.log"
+
+
+class Refusing(Mount):
+    """A disk with one file that cannot be opened."""
+
+    reason = ""
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:
+        if self.reason and path == LOG_FILE:
+            raise StorageFailed(f"cannot open {path}: {self.reason}")
+        return super().open(path, create=create)
+
+
+@pytest.mark.parametrize("reason", ["Input/output error", "Permission denied", "No such file or directory"])
+def test_an_io_error_at_the_start_demotes_no_copy(reason: str) -> None:
+    disk = Refusing(written_by_the_first_topic().disk)
+    disk.reason = reason
+    made = partitions_in(directory_on(disk))
+    made.others_may_have_it = True
+    with pytest.raises(StorageFailed) as refused:
+        list(made.open_all(FIRST))
+    for part in (LOG_FILE, reason, "start the broker again", "move data/logs/orders-0 away"):
+        assert part in str(refused.value)
+    assert made.lost == {}
+    assert not disk.exists("data/strays")
+    disk.reason = ""
+    made, ((partition, _),) = opened_in_a_cluster(disk)
+    assert (made.lost, partition.offline, partition.log.log_end_offset) == ({}, None, 1)
+
+
+def test_a_failed_sync_at_the_start_demotes_no_copy() -> None:
+    disk = written_by_the_first_topic()
+    file = disk.open(LOG_FILE)
+    file.write(file.size(), b"a write that a crash cut short")
+    file.release()
+    disk.disk.sync_fails = True
+    made = partitions_in(directory_on(disk))
+    made.others_may_have_it = True
+    with pytest.raises(StorageFailed, match="start the broker again"):
+        list(made.open_all(FIRST))
+    assert (made.lost, disk.exists("data/logs/orders-0")) == ({}, True)
+
+
+def test_a_lone_broker_serves_the_others_when_one_partition_cannot_be_opened() -> None:
+    disk = Refusing(written_by_the_first_topic().disk)
+    both = image({"orders": FIRST_ID, "other": SECOND_ID})
+    disk.reason = "Permission denied"
+    made, (unreadable,) = opened(disk, both)
+    assert unreadable.offline is not None
+    assert "start the broker again" in unreadable.offline.detail
+    write_and_sync(made.find("other", 0))
+    disk.reason = ""
+    assert opened(disk, both)[1][0].log.log_end_offset == 1
