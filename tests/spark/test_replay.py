@@ -17,7 +17,7 @@ from penstock.spark.pipelines.alone import alone
 from penstock.spark.pipelines.audit.ids import parse_ids
 from penstock.spark.pipelines.audit.run import AuditSettings, audit
 from penstock.spark.pipelines.replay import run as module
-from penstock.spark.pipelines.replay.plan import Bound, Record, Slice
+from penstock.spark.pipelines.replay.plan import Bound, Record, Slice, Times
 from penstock.spark.pipelines.replay.report import ReplayReport
 from penstock.spark.pipelines.replay.run import ReplaySettings, check, dry_run, replay
 from penstock.spark.pipelines.running import Stop
@@ -198,6 +198,28 @@ def test_a_stop_ends_it_after_the_slice_and_the_next_run_goes_on(
     assert set(offsets_of(records_of(spark, running, "replay-stop")).values()) == {1}
 
 
+def test_a_replay_of_the_last_day_keeps_its_bounds_when_it_goes_on_later(
+    spark: "SparkSession", running: Broker, original: Original
+) -> None:
+    """`--start 24h --end 1h` mean other times at every start of the command: those of the first count."""
+    create(running, "replay-day", 2)
+    times = sorted(_ms(row) for row in records_of(spark, running, original.topic))
+    day = original.settings("replay-day", rows_per_batch=200)
+    first, last = times[ROWS // 4], times[-ROWS // 4]
+    begun = day._replace(start=Bound("24h", timestamp_ms=first), end=Bound("1h", timestamp_ms=last))
+    stop = Stop()
+    replay(spark, begun, stop, lambda line: stop.ask())
+    later = times[-1] + 1  # the clock has moved on: nothing lies between the new bounds
+    resumed = day._replace(start=Bound("24h", timestamp_ms=later), end=Bound("1h", timestamp_ms=later + 1))
+    assert dry_run(spark, resumed, Stop()).rows > 0
+    replayed(spark, resumed)
+    sent = sorted(_ms(row) for row in records_of(spark, running, "replay-day"))
+    assert sent == [time for time in times if first <= time < last]
+    for changed in (resumed._replace(same_partitions=True), resumed._replace(new_timestamps=True)):
+        with pytest.raises(CommandFailed, match="was made for"):
+            replayed(spark, changed)
+
+
 def test_what_is_wrong_is_said(
     spark: "SparkSession", running: Broker, original: Original, tmp_path: Path
 ) -> None:
@@ -230,7 +252,7 @@ def test_a_slice_may_be_of_thousands_of_partitions(spark: "SparkSession", origin
         files = tuple(table.files())
     spans = {TopicPartition(original.topic, number): Span(10, 20 + number) for number in range(3_000)}
     spans[TopicPartition("another", 0)] = Span(0, 1_000)
-    chosen = module._selected(spark, original.settings("nowhere"), Slice(spans, files))
+    chosen = module._selected(spark, None, Times(), Slice(spans, files))
     found = Counter((row.partition, row.offset) for row in chosen.select("partition", "offset").collect())
     wanted = [(0, offset) for offset in range(10, 20)] + [(1, offset) for offset in range(10, 21)]
     assert found == Counter(wanted)

@@ -14,6 +14,7 @@ from penstock.spark.pipelines.replay.plan import (
     Held,
     Pace,
     Record,
+    Times,
     beginning,
     next_slice,
     record_of,
@@ -84,10 +85,19 @@ def test_slices_take_every_offset_of_the_range_once_and_in_order(
     assert taken == wanted
 
 
+def test_times_of_a_range_are_kept_in_its_record() -> None:
+    bounds = Bound("24h", timestamp_ms=1_000), Bound("1h", timestamp_ms=2_000)
+    record = beginning([held("a", FIRST, 0, 9)], *bounds)
+    assert record.times == Times(1_000, 2_000)
+    assert record_of(json.loads(json.dumps(record.document())), "here") == record
+
+
 def test_a_record_that_was_changed_is_refused() -> None:
-    document = Record({FIRST: 5}, {FIRST: 9}, 5, 100, 1).document()
-    assert record_of(document, "here") == Record({FIRST: 5}, {FIRST: 9}, 5, 100, 1)
-    for wrong in ({}, {**document, "layout": 2}, {**document, "next": {}}, {**document, "rows": None}):
+    record = Record({FIRST: 5}, {FIRST: 9}, Times(), 5, 100, 1)
+    document = record.document()
+    assert record_of(document, "here") == record
+    changes: list[dict[str, object]] = [{"layout": 1}, {"next": {}}, {"rows": None}, {"times": None}]
+    for wrong in ({}, *({**document, **change} for change in changes)):
         with pytest.raises(CorruptData, match="here is not what was written there"):
             record_of(wrong, "here")
 

@@ -3,7 +3,9 @@
 Strategy: a replay goes through the offsets of all partitions of the table side by side, in slices. A slice is
 sent whole, then it is recorded. So whatever ends a run, no more than one slice is sent again.
 
-Rule 1: the end of a replay is settled when it begins. Rows that come to the table later are not in it.
+Rule 1: the range of a replay is resolved once, when it begins, and is part of its record. `--start 24h` means
+        another time whenever the command starts; a run that resumes uses the times of the first run. Rows
+        that come to the table later are not in the range.
 Rule 2: slices of one partition are in the order of offsets and do not overlap.
 Rule 3: offsets that no file holds are passed over, however many they are.
 """
@@ -19,7 +21,7 @@ from penstock.types import TopicPartition
 SLICE_S: Final = 2.0
 """With a rate limit, a slice is what may be sent in this time: shorter ones would be mostly overhead."""
 GROWTH_MAX: Final = 10
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 
 
 class Bound(NamedTuple):
@@ -57,11 +59,21 @@ class Slice(NamedTuple):
         return sum(span.end - span.start for span in self.spans.values())
 
 
+class Times(NamedTuple):
+    """Timestamps of the rows that a replay sends: milliseconds since 1970. None: no bound on that side."""
+
+    start_ms: int | None = None
+    """Inclusive."""
+    end_ms: int | None = None
+    """Exclusive."""
+
+
 class Record(NamedTuple):
-    """How far a replay is."""
+    """The range of a replay, and how far it is."""
 
     next: dict[TopicPartition, int]
     ends: dict[TopicPartition, int]
+    times: Times = Times()
     rows: int = 0
     bytes: int = 0
     slices: int = 0
@@ -83,7 +95,9 @@ class Record(NamedTuple):
 
     def document(self) -> dict[str, Any]:
         counts = {"rows": self.rows, "bytes": self.bytes, "slices": self.slices}
-        return {"layout": LAYOUT, "next": to_document(self.next), "ends": to_document(self.ends), **counts}
+        times = self.times._asdict()
+        offsets = {"next": to_document(self.next), "ends": to_document(self.ends)}
+        return {"layout": LAYOUT, **offsets, "times": times, **counts}
 
 
 def record_of(document: Mapping[str, Any], place: str) -> Record:
@@ -93,6 +107,7 @@ def record_of(document: Mapping[str, Any], place: str) -> Record:
         record = Record(
             from_document(document["next"]),
             from_document(document["ends"]),
+            Times(_ms(document["times"]["start_ms"]), _ms(document["times"]["end_ms"])),
             int(document["rows"]),
             int(document["bytes"]),
             int(document["slices"]),
@@ -102,6 +117,10 @@ def record_of(document: Mapping[str, Any], place: str) -> Record:
     except (KeyError, TypeError, ValueError) as problem:
         raise CorruptData(f"{place} is not what was written there: {problem!r}") from problem
     return record
+
+
+def _ms(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def beginning(held: Iterable[Held], start: Bound, end: Bound) -> Record:
@@ -116,6 +135,7 @@ def beginning(held: Iterable[Held], start: Bound, end: Bound) -> Record:
     return Record(
         {partition: first[partition] for partition in wanted},
         {partition: last[partition] for partition in wanted},
+        Times(start.timestamp_ms, end.timestamp_ms),
     )
 
 

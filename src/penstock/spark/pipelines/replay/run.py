@@ -42,6 +42,7 @@ from penstock.spark.pipelines.replay.plan import (
     Pace,
     Record,
     Slice,
+    Times,
     beginning,
     next_slice,
     record_of,
@@ -101,6 +102,8 @@ class ReplaySettings(NamedTuple):
             "start": self.start.text or "earliest",
             "end": self.end.text or "latest",
             "where": self.where or "true",
+            "partitions": "same" if self.same_partitions else "key",
+            "timestamps": "new" if self.new_timestamps else "original",
         }
 
     @property
@@ -131,7 +134,7 @@ def dry_run(spark: "SparkSession", settings: ReplaySettings, stop: Stop) -> DryR
     held = done_by_spark(spark, index.held, stop, give_up_when_asked=1)
     record = _kept(settings) or beginning(held, settings.start, settings.end)
     everything = next_slice(record, held, record.left)
-    rows = [] if everything is None else _counted(spark, settings, everything, stop)
+    rows = [] if everything is None else _counted(spark, settings, record.times, everything, stop)
     partitions = {TopicPartition(row.topic, row.partition): row.rows for row in rows}
     total = sum(partitions.values())
     return DryReport(
@@ -146,8 +149,10 @@ def dry_run(spark: "SparkSession", settings: ReplaySettings, stop: Stop) -> DryR
     )
 
 
-def _counted(spark: "SparkSession", settings: ReplaySettings, everything: Slice, stop: Stop) -> list[Any]:
-    rows = _selected(spark, settings, everything)
+def _counted(
+    spark: "SparkSession", settings: ReplaySettings, times: Times, everything: Slice, stop: Stop
+) -> list[Any]:
+    rows = _selected(spark, settings.where, times, everything)
     size = sum((F.coalesce(F.length(column), F.lit(0)) for column in ("key", "value")), start=F.lit(0))
     counted = rows.groupBy("topic", "partition").agg(
         F.count(F.lit(1)).alias("rows"),
@@ -248,7 +253,8 @@ class _Run:
         self.record = record
 
     def _send(self, chosen: Slice) -> tuple[int, int]:
-        records = _records(_selected(self._spark, self._settings, chosen), self._settings)
+        rows = _selected(self._spark, self._settings.where, self.record.times, chosen)
+        records = _records(rows, self._settings)
         told = records.mapInArrow(
             _Sender(self._settings.write_options, self._settings.row_bytes_max),
             "records bigint, bytes bigint",
@@ -305,7 +311,7 @@ class _Index:
         return found
 
 
-def _selected(spark: "SparkSession", settings: ReplaySettings, chosen: Slice) -> "DataFrame":
+def _selected(spark: "SparkSession", where: str | None, times: Times, chosen: Slice) -> "DataFrame":
     """The rows of a slice, without those that are filtered out."""
 
     spans = [(*partition, *span) for partition, span in chosen.spans.items()]
@@ -323,17 +329,17 @@ def _selected(spark: "SparkSession", settings: ReplaySettings, chosen: Slice) ->
         & (rows["offset"] < wanted["end"])
     )
     rows = rows.join(wanted, is_wanted, "left_semi")
-    if settings.start.timestamp_ms is not None:
-        rows = rows.where(F.col("timestamp") >= F.timestamp_millis(F.lit(settings.start.timestamp_ms)))
-    if settings.end.timestamp_ms is not None:
-        rows = rows.where(F.col("timestamp") < F.timestamp_millis(F.lit(settings.end.timestamp_ms)))
-    if settings.where is None:
+    if times.start_ms is not None:
+        rows = rows.where(F.col("timestamp") >= F.timestamp_millis(F.lit(times.start_ms)))
+    if times.end_ms is not None:
+        rows = rows.where(F.col("timestamp") < F.timestamp_millis(F.lit(times.end_ms)))
+    if where is None:
         return rows
     try:
-        return rows.where(settings.where)
+        return rows.where(where)
     except PySparkException as problem:
         raise CommandFailed(
-            f"--where {settings.where!r} is no condition on the rows of the table: {reason(problem)}"
+            f"--where {where!r} is no condition on the rows of the table: {reason(problem)}"
         ) from problem
 
 
