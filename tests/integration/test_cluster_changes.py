@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
 
 from tests.integration.broker_process import eventually
 from tests.integration.cluster_load import SteadyWriter, read_all, require_intact
@@ -95,6 +97,32 @@ def test_a_topic_made_anew_while_a_broker_was_away_has_nothing_of_the_old_one(
     cluster.brokers[3].start()
     assert read_all(cluster.bootstrap, "anew") == list(range(10))
     eventually(lambda: cluster.log_of(3, "anew") in (b"", cluster.log_of(cluster.leader("anew"), "anew")))
+
+
+def test_a_topic_made_while_a_broker_is_down_gets_its_third_replica(cluster: ClusterProcesses) -> None:
+    def replicas(topic: str) -> list[tuple[list[int], list[int]]]:
+        partitions = cluster.admin().list_topics(topic, timeout=10).topics[topic].partitions
+        return [(sorted(found.replicas), sorted(found.isrs)) for _, found in sorted(partitions.items())]
+
+    def is_in_sync(topic: str, partitions: int) -> bool:
+        return replicas(topic) == [(EVERYBODY, EVERYBODY)] * partitions
+
+    admin = cluster.admin()
+    cluster.brokers[3].kill()
+    eventually(lambda: sorted(admin.list_topics(timeout=10).brokers) == [1, 2], seconds_max=20)
+    cluster.create("asked", partitions=2, factor=3)
+    cluster.create("unasked", partitions=2, factor=-1)
+    admin.create_partitions([NewPartitions("asked", 3)])["asked"].result(20)
+    assert replicas("asked") == [(EVERYBODY, [1, 2])] * 3
+    assert replicas("unasked") == [(EVERYBODY, [1, 2])] * 2
+    for topic in ("asked", "unasked"):
+        assert write(cluster, topic, 100) == [None] * 100
+    cluster.brokers[3].start()
+    for topic, count in (("asked", 3), ("unasked", 2)):
+        eventually(partial(is_in_sync, topic, count), seconds_max=20)
+        written = [cluster.log_of(3, topic, index) for index in range(count)]
+        assert written == [cluster.log_of(1, topic, index) for index in range(count)]
+        assert any(written)
 
 
 def test_a_cluster_that_was_killed_whole_comes_back_with_everything(cluster: ClusterProcesses) -> None:

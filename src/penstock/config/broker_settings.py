@@ -176,7 +176,8 @@ _TOPICS = (
         INT,
         1,
         "The replicas of a topic that is created without saying how many. In a cluster where this is not "
-        "set: three, or as many as there are brokers.",
+        "set: three, or as many as there are registered brokers, running or not. A topic keeps that number "
+        "when brokers join later, except the topics of the broker itself.",
         minimum=1,
         maximum=REPLICATION_FACTOR_MAX,
     ),

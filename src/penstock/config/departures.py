@@ -27,8 +27,8 @@ DEPARTURES = {
     "log.flush.policy": Departure("as os", _ACKNOWLEDGED),
     "default.replication.factor": Departure(
         "1",
-        "One lost disk loses nothing. What has fewer replicas gets more as brokers join.",
-        "1 alone; in a cluster 3, or as many as there are brokers",
+        "One lost disk loses nothing. A topic that is made while a broker is down gets a replica on it, too.",
+        "1 alone; in a cluster 3, or as many as there are registered brokers",
     ),
     "min.insync.replicas": Departure(
         "1",

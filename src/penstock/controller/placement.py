@@ -7,15 +7,22 @@ for leaders forwards, to whose turn is next; for followers backwards, to who has
 whoever leads next gets a replica anyway. After each full round the circle is arranged anew, so that
 what one broker leads does not fall to one other when it fails.
 
-Rule 1: the leaders of a topic differ by at most one between brokers, and so do its replicas where
-        the racks are equally large. Spreading over racks goes first where they are not.
+Brokers that are admitted and not being drained come first. Where they are fewer than the replication
+factor, the other registered brokers hold the remaining replicas, as in Kafka: first brokers that are gone
+or not admitted yet, which copy the partition when they are back, and last brokers that are being drained.
+
+Rule 1: among brokers that are admitted and not being drained, the leaders of a topic differ by at most one,
+        and so do its replicas where the racks are equally large. Spreading over racks goes first where
+        they are not.
 Rule 2: the replicas of a partition stand in as many racks as there can be.
 Rule 3: racks count only if every broker has one. A broker without a rack may stand anywhere.
 Rule 4: the same arguments give the same answer. `start` turns the circle, so that topics with one
         partition do not all begin at the same broker.
+Rule 5: the first replica of every partition is on a broker that can lead it now, and a replica is on a
+        broker that cannot be in sync only if every broker that can be already has one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import gcd
 
 from penstock.errors import ApiError, ErrorCode
@@ -29,13 +36,27 @@ Replicas = tuple[int, ...]
 
 
 def placeable(image: ClusterImage) -> list[Broker]:
-    """Brokers that may be given replicas: admitted, and not being drained."""
+    """Brokers whose replicas can be in sync at once: admitted, and not being drained."""
     return [image.brokers[id_] for id_ in sorted(image.admitted) if not image.brokers[id_].is_draining]
 
 
+def reserves(image: ClusterImage) -> tuple[list[Broker], list[Broker]]:
+    """The other registered brokers, in the order in which new partitions fall back on them.
+
+    A broker that is gone or not admitted yet comes back undrained and then copies what it was given. A
+    drained broker was asked to hold no more, so it is used last.
+    """
+    others = [image.brokers[id_] for id_ in sorted(image.brokers)]
+    fenced = [broker for broker in others if broker.id not in image.admitted]
+    draining = [broker for broker in others if broker.id in image.admitted and broker.is_draining]
+    return fenced, draining
+
+
 def safe_factor(image: ClusterImage) -> int:
-    """The replicas of a topic for which nobody says how many: three, or as many as there are brokers."""
-    return min(REPLICATION_FACTOR_SAFE, max(1, len(placeable(image))))
+    """The replicas of a topic whose request does not say how many: three, or as many as there are registered
+    brokers. Brokers that are down count: the topic has all its replicas when they are back.
+    """
+    return min(REPLICATION_FACTOR_SAFE, max(1, len(image.brokers)))
 
 
 def require_placeable(image: ClusterImage, assigned: Iterable[Replicas], *, size: int) -> None:
@@ -55,7 +76,7 @@ def require_placeable(image: ClusterImage, assigned: Iterable[Replicas], *, size
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
         for broker_id in replicas:
             if broker_id not in image.brokers:
-                detail = f"A partition is assigned to broker {broker_id}, which is not there."
+                detail = f"A partition is assigned to broker {broker_id}, which is not registered."
                 raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
 
 
@@ -66,10 +87,21 @@ def place(
     replication_factor: int,
     existing: Sequence[Replicas] = (),
     start: int = 0,
+    fallback: Iterable[Sequence[Broker]] = (),
 ) -> tuple[Replicas, ...]:
-    """Replicas for `count` partitions to be added to those that the topic has."""
+    """Replicas for `count` partitions to be added to those that the topic has.
+
+    `fallback`: groups of brokers that are used, one group after the other, where `brokers` are too few.
+    """
     known = sorted(brokers, key=lambda broker: broker.id)
-    ballot = _Ballot(known, start)
+    assert known, "the caller checked that a broker can lead"
+    rank = dict.fromkeys((broker.id for broker in known), 0)
+    for number, group in enumerate(fallback, start=1):
+        if len(known) >= replication_factor:
+            break
+        known += group
+        rank |= dict.fromkeys((broker.id for broker in group), number)
+    ballot = _Ballot(known, rank, start)
     assert count >= 1
     assert 1 <= replication_factor <= ballot.size, "the caller checked that it can be done"
     if ballot.size == 1:
@@ -84,9 +116,11 @@ def place(
 class _Ballot:
     """The brokers, and what each holds of the topic so far."""
 
-    def __init__(self, brokers: Sequence[Broker], start: int) -> None:
+    def __init__(self, brokers: Sequence[Broker], rank: Mapping[int, int], start: int) -> None:
         racks_known = all(broker.rack is not None for broker in brokers)
         self._start = start
+        self._rank = rank
+        """0 for brokers that can be in sync at once; greater for those that new partitions fall back on."""
         self._rack = {broker.id: str(broker.rack if racks_known else broker.id) for broker in brokers}
         self._held = dict.fromkeys(self._rack, 0)
         self._led = dict.fromkeys(self._rack, 0)
@@ -107,7 +141,8 @@ class _Ballot:
 
     def choose(self, index: int, replication_factor: int) -> Replicas:
         ahead = self._turns(index)
-        chosen = [min(ahead, key=lambda broker_id: (self._led[broker_id], ahead[broker_id]))]
+        able = [broker_id for broker_id in ahead if not self._rank[broker_id]]
+        chosen = [min(able, key=lambda broker_id: (self._led[broker_id], ahead[broker_id]))]
         in_rack = dict.fromkeys(self._rack.values(), 0)
         while len(chosen) < replication_factor:
             in_rack[self._rack[chosen[-1]]] += 1
@@ -125,8 +160,9 @@ class _Ballot:
         turn = self._start + index
         return {broker_id: (at - turn) % self.size for at, broker_id in enumerate(self._circle)}
 
-    def _burden(self, broker_id: int, in_rack: dict[str, int], ahead: dict[int, int]) -> tuple[int, int, int]:
-        return in_rack[self._rack[broker_id]], self._held[broker_id], -ahead[broker_id]
+    def _burden(self, broker_id: int, in_rack: dict[str, int], ahead: dict[int, int]) -> tuple[int, ...]:
+        in_same_rack = in_rack[self._rack[broker_id]]
+        return self._rank[broker_id], in_same_rack, self._held[broker_id], -ahead[broker_id]
 
 
 def _arranged(rack_of: dict[int, str], round_number: int) -> list[int]:

@@ -12,8 +12,11 @@ Rule 2: creating, growing, configuring and deleting a topic all rest on the revi
 Rule 3: what spans topics (the limit on partitions, names that collide in metrics) rests on the
         image being current: one writer at a time decides, commits and applies. In a cluster that is
         the controller, whose term is compared.
-Rule 4: new replicas are given to brokers that are admitted and not being drained, and those that are
-        in sync from the beginning are compared by their sessions.
+Rule 4: new replicas may be on any registered broker, as in Kafka (`placement.py` says which are
+        preferred). Those on brokers that are admitted and not being drained are in sync from the beginning,
+        and there is at least one of them in every partition. Admitted brokers are compared by their
+        sessions and the others by their registrations, so that no replica goes to a broker that was
+        unregistered meanwhile.
 Rule 5: a change of min.insync.replicas is counted, which ends all eligible leaders that there were
         under the old one (`metadata/durability.py`).
 
@@ -27,7 +30,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.controller.decision import NOTHING_TO_DO, Decision, alive, term_of
-from penstock.controller.placement import Replicas, place, placeable, require_placeable, safe_factor
+from penstock.controller.placement import (
+    Replicas,
+    place,
+    placeable,
+    require_placeable,
+    reserves,
+    safe_factor,
+)
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import ABSENT, Compare, Delete, DeleteAll, Put
 from penstock.limits import (
@@ -66,7 +76,7 @@ class TopicDefaults(NamedTuple):
 
     partitions: int
     replication_factor: int
-    """BROKER_DEFAULT: three, or as many as there are brokers."""
+    """BROKER_DEFAULT: three, or as many as there are registered brokers."""
 
 
 class Assignment(NamedTuple):
@@ -138,7 +148,7 @@ def create_topic(
     )
     topic_key = keys.topic(request.name)
     return Decision(
-        (*term_of(image), Compare(topic_key, ABSENT), *_in_sync_at_first(image, replicas)),
+        (*term_of(image), Compare(topic_key, ABSENT), *_still_registered(image, replicas)),
         (Put(topic_key, encode(value)),),
         _new_partitions(image, new.topic_id, 0, replicas),
     )
@@ -160,7 +170,7 @@ def grow_topic(
     replicas = _replicas_for_growth(image, topic, count - before, assignments)
     keys = Keys(image.cluster_id)
     return Decision(
-        (*term_of(image), _compare_topic(keys, topic), *_in_sync_at_first(image, replicas)),
+        (*term_of(image), _compare_topic(keys, topic), *_still_registered(image, replicas)),
         (_put_topic(keys, topic, count=count),),
         _new_partitions(image, topic.id, before, replicas),
     )
@@ -287,7 +297,13 @@ def _replicas_for(
     _require_within_limits(image, before=0, after=partitions)
     # Random but fixed for the topic: small topics begin at different brokers.
     start = int.from_bytes(topic_id[-4:], "big")
-    return place(placeable(image), count=partitions, replication_factor=factor, start=start)
+    return place(
+        placeable(image),
+        count=partitions,
+        replication_factor=factor,
+        start=start,
+        fallback=reserves(image),
+    )
 
 
 def _replicas_for_growth(
@@ -305,7 +321,14 @@ def _replicas_for_growth(
     _require_enough_brokers(image, factor)
     existing = [state.target for state in topic.partitions]
     start = int.from_bytes(topic.id[-4:], "big")
-    return place(placeable(image), count=added, replication_factor=factor, existing=existing, start=start)
+    return place(
+        placeable(image),
+        count=added,
+        replication_factor=factor,
+        existing=existing,
+        start=start,
+        fallback=reserves(image),
+    )
 
 
 def _require_no_counts(request: TopicRequest) -> None:
@@ -325,10 +348,13 @@ def _in_order(assignments: Sequence[Assignment]) -> list[Replicas]:
 def _require_enough_brokers(image: ClusterImage, factor: int) -> None:
     if factor < 1:
         raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, f"A partition cannot have {factor} replicas.")
-    brokers = len(placeable(image))
+    brokers = len(image.brokers)
     if factor > brokers:
-        there = "is 1" if brokers == 1 else f"are {brokers}"
-        detail = f"Replication factor {factor} needs {factor} brokers; there {there}."
+        registered = "1 is" if brokers == 1 else f"{brokers} are"
+        detail = f"Replication factor {factor} needs {factor} brokers; {registered} registered."
+        raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, detail)
+    if not placeable(image):
+        detail = "Every broker is gone, not admitted yet, or being drained: none can lead a new partition."
         raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, detail)
 
 
@@ -384,15 +410,21 @@ def _put_topic(
     return Put(keys.topic(topic.name), encode(value))
 
 
-def _in_sync_at_first(image: ClusterImage, replicas: Iterable[Replicas]) -> tuple[Compare, ...]:
+def _still_registered(image: ClusterImage, replicas: Iterable[Replicas]) -> tuple[Compare, ...]:
+    """That brokers which are there are still the same processes, and that the others are still known."""
     used = {node for nodes in replicas for node in nodes}
-    return alive(image, sorted(used & image.admitted))
+    keys = Keys(image.cluster_id)
+    fenced = (image.brokers[node] for node in sorted(used - image.admitted))
+    return (
+        *alive(image, sorted(used & image.admitted)),
+        *(Compare(keys.broker(broker.id), broker.revision) for broker in fenced),
+    )
 
 
 def _new_partitions(
     image: ClusterImage, topic_id: TopicId, first: int, replicas: Iterable[Replicas]
 ) -> tuple[Put, ...]:
-    """Everybody who is there is in sync with an empty partition."""
+    """Every replica whose broker can be in sync at once is: the partition is empty."""
     keys = Keys(image.cluster_id)
     # Most partitions have one of a few lists of replicas.
     values: dict[Replicas, bytes] = {}
@@ -405,9 +437,13 @@ def _new_partitions(
 
 
 def _new_partition(image: ClusterImage, replicas: Replicas) -> PartitionValue:
-    isr = tuple(node for node in replicas if node in image.admitted)
+    # A leader that is being drained would be replaced at once, and adds no drained broker to the ISR.
+    isr = tuple(node for node in replicas if node in image.admitted and not image.brokers[node].is_draining)
     if not isr:
-        detail = f"A partition is assigned to brokers {list(replicas)}, and none of them is there."
+        detail = (
+            f"A partition is assigned to brokers {list(replicas)}, and each of them is gone, not admitted "
+            "yet, or being drained."
+        )
         raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
     return PartitionValue(replicas, leader=isr[0], leader_epoch=0, isr=isr, partition_epoch=0)
 

@@ -99,3 +99,23 @@ def test_a_broker_that_has_left_is_not_chosen_again() -> None:
 
 def test_one_broker_holds_everything() -> None:
     assert place(brokers(None), count=3, replication_factor=1, start=7) == ((10,),) * 3
+
+
+@given(placements(ANY_RACKS), st.integers(1, 9), st.data())
+def test_brokers_to_fall_back_on_hold_only_what_the_others_cannot(
+    case: tuple[list[Broker], int, int, int], able_count: int, data: st.DataObject
+) -> None:
+    chosen, factor, count, start = case
+    able, others = chosen[:able_count], chosen[able_count:]
+    cut = data.draw(st.integers(0, len(others)))
+    placed = place(
+        able, count=count, replication_factor=factor, start=start, fallback=(others[:cut], others[cut:])
+    )
+    first, second = ({broker.id for broker in group} for group in (others[:cut], others[cut:]))
+    for replicas in placed:
+        assert len(set(replicas)) == factor
+        assert replicas[0] not in first | second
+        assert len(first.intersection(replicas)) == min(len(first), max(0, factor - len(able)))
+        assert len(second.intersection(replicas)) == max(0, factor - len(able) - len(first))
+    leaders = Counter(replicas[0] for replicas in placed)
+    assert spread(leaders, able) <= 1

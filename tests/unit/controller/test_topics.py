@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from penstock.controller.brokers import drain
+from penstock.controller.brokers import drain, unregister
 from penstock.controller.decision import Decision, pieces
 from penstock.controller.topics import (
     Assignment,
@@ -369,16 +369,84 @@ def test_a_topic_has_three_replicas_or_as_many_as_there_are_brokers(brokers: int
     assert {len(state.replicas) for state in cluster.image.topics["u"].partitions} == {factor}
 
 
-def test_brokers_that_are_gone_or_drained_get_no_new_replicas() -> None:
-    cluster = real_cluster_of(1, 2, 3, 4)
+def test_brokers_that_are_gone_or_drained_get_no_replicas_while_others_suffice() -> None:
+    cluster = real_cluster_of(1, 2, 3, 4, 5)
     cluster.end_session(4)
     cluster.commit(drain(cluster.image, 3))
     cluster.commit(in_cluster(cluster.image))
     used = {node for state in cluster.image.topics["u"].partitions for node in state.replicas}
-    assert used == {1, 2}
+    assert used == {1, 2, 5}
+
+
+def test_a_topic_made_while_a_broker_is_down_has_all_its_replicas() -> None:
+    cluster = real_cluster_of(1, 2, 3)
+    cluster.end_session(3)
+    cluster.commit(in_cluster(cluster.image))
+    cluster.commit(create(cluster.image, TopicRequest(name="three", replication_factor=3)))
+    cluster.commit(grow_topic(cluster.image, "three", 6))
+    for name in ("u", "three"):
+        assert len(cluster.image.topics[name].partitions) == 6
+        for state in cluster.image.topics[name].partitions:
+            assert sorted(state.replicas) == [1, 2, 3]
+            assert sorted(state.isr) == [1, 2]
+            assert state.leader == state.replicas[0] != 3
+            assert state.replicas[2] == 3
+    leaders = [state.leader for state in cluster.image.topics["three"].partitions]
+    assert leaders.count(1) == leaders.count(2) == 3
+
+
+def test_new_replicas_go_to_brokers_that_are_gone_before_drained_ones() -> None:
+    cluster = real_cluster_of(1, 2, 3, 4)
+    cluster.end_session(4)
+    cluster.commit(drain(cluster.image, 3))
+    cluster.commit(in_cluster(cluster.image))
+    for state in cluster.image.topics["u"].partitions:
+        assert sorted(state.replicas) == [1, 2, 4]
+    cluster.commit(create(cluster.image, TopicRequest(name="four", replication_factor=4)))
+    for state in cluster.image.topics["four"].partitions:
+        assert state.replicas[2:] == (4, 3)
+        assert sorted(state.isr) == [1, 2]
+        assert state.leader in (1, 2)
+
+
+def test_more_replicas_than_registered_brokers_are_refused() -> None:
+    cluster = real_cluster_of(1, 2, 3)
+    cluster.end_session(3)
+    error = refusal(lambda: create(cluster.image, TopicRequest(name="v", replication_factor=4)))
+    assert error.code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert "3 are registered" in error.detail
+    cluster.commit(unregister(cluster.image, 3))
     error = refusal(lambda: create(cluster.image, TopicRequest(name="v", replication_factor=3)))
     assert error.code == ErrorCode.INVALID_REPLICATION_FACTOR
-    assert "there are 2" in error.detail
+    assert "2 are registered" in error.detail
+
+
+def test_a_partition_that_no_broker_could_lead_is_not_created() -> None:
+    cluster = real_cluster_of(1, 2)
+    cluster.end_session(2)
+    cluster.commit(drain(cluster.image, 1))
+    error = refusal(lambda: create(cluster.image, TopicRequest(name="v", replication_factor=1)))
+    assert error.code == ErrorCode.INVALID_REPLICATION_FACTOR
+    by_hand = TopicRequest(name="v", assignments=[Assignment(0, (1, 2))])
+    assert refusal(lambda: create(cluster.image, by_hand)).code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_no_replica_goes_to_a_broker_that_is_unregistered_meanwhile() -> None:
+    cluster = real_cluster_of(1, 2, 3)
+    cluster.end_session(3)
+    decision = in_cluster(cluster.image)
+    cluster.commit(unregister(cluster.image, 3))
+    assert not cluster.attempt(decision)
+    cluster.commit(in_cluster(cluster.image))
+    assert {len(state.replicas) for state in cluster.image.topics["u"].partitions} == {2}
+
+
+def test_a_drained_broker_given_by_hand_does_not_lead_and_is_not_in_sync() -> None:
+    cluster = real_cluster_of(1, 2, 3)
+    cluster.commit(drain(cluster.image, 3))
+    cluster.commit(create(cluster.image, TopicRequest(name="u", assignments=[Assignment(0, (3, 1))])))
+    state = cluster.state("u")
+    assert (state.replicas, state.isr, state.leader) == ((3, 1), (1,), 1)
 
 
 def test_who_is_gone_may_be_assigned_by_hand_and_is_not_in_sync() -> None:

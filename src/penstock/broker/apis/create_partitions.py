@@ -7,6 +7,7 @@ Behaviour
     with INVALID_REQUEST. A timeout of zero or less adds nothing: REQUEST_TIMED_OUT.
     More than 10,000 partitions of one topic, or added by one request: POLICY_VIOLATION.
     validate_only answers in the same way and adds nothing.
+    Replicas may be on registered brokers that are down: see controller/placement.py.
 Versions
     nothing in them makes a difference here
 Differs from Kafka

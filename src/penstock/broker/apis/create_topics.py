@@ -9,6 +9,7 @@ Behaviour
     twice has its last value. A timeout of zero or less creates nothing: REQUEST_TIMED_OUT.
     More than 10,000 topics or partitions in one request: POLICY_VIOLATION for all of them.
     validate_only answers in the same way, an id included, and creates nothing.
+    Replicas may be on registered brokers that are down: see controller/placement.py.
 Versions
     5  the answer has the counts and settings of the new topic       7  and its id
 Differs from Kafka
@@ -16,6 +17,8 @@ Differs from Kafka
     Values of settings are answered in one spelling ("true", "compact,delete"), not as they were given.
     Three settings that Kafka 4 removed are accepted and dropped: see config/topic_settings.py.
     An invalid count of partitions is reported before an invalid replication factor.
+    Running brokers are preferred to spreading over racks: Kafka uses a broker that is down if its rack has
+    no other.
 """
 
 import asyncio

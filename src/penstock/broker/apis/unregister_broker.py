@@ -26,8 +26,11 @@ class UnregisterBroker:
     ) -> UnregisterBrokerResponse:
         if context.cluster_denied:
             return UnregisterBrokerResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        changing = Changing(self._cluster)
         try:
-            await Changing(self._cluster).make(lambda image: unregister(image, request.broker_id))
+            # Another broker may just have placed replicas on this one, which no compared key would show.
+            await changing.image()
+            await changing.make(lambda image: unregister(image, request.broker_id))
         except ApiError as problem:
             return UnregisterBrokerResponse(error_code=problem.code, error_message=problem.detail or None)
         return UnregisterBrokerResponse()
