@@ -61,7 +61,17 @@ def postgres_server() -> Iterator[str]:
         )
         command = [str(bin_folder / "postgres"), "-D", str(folder), "-p", str(port), "-h", "127.0.0.1"]
         server = subprocess.Popen(
-            [*command, "-k", home, "-c", "fsync=off", "-c", "max_connections=50"],
+            [
+                *command,
+                "-k",
+                home,
+                "-c",
+                "fsync=off",
+                "-c",
+                "max_connections=50",
+                "-c",
+                "max_prepared_transactions=5",
+            ],
             user=user,
             cwd=home,
             stderr=subprocess.DEVNULL,

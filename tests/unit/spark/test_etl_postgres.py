@@ -16,6 +16,7 @@ from penstock.spark.pipelines.etl import postgres
 from penstock.spark.pipelines.etl.database import Range, connect
 from penstock.spark.pipelines.etl.postgres import Refused, StagedRow, Target
 from penstock.spark.pipelines.etl.rows import columns_of
+from penstock.spark.pipelines.etl.settling import Repeats
 from tests.spark.postgres_server import postgres_server
 from tests.spark.topics import eventually
 
@@ -413,27 +414,6 @@ def test_a_table_that_rows_do_not_fit_is_refused_at_the_start(url: str) -> None:
         target_in("postgresql://me:secret@127.0.0.1:1/x", "any")
 
 
-def test_a_number_that_was_taken_earlier_and_is_committed_later_is_not_missed(url: str) -> None:
-    with psycopg.connect(url) as setup:
-        setup.execute("create table growing (id bigserial primary key, name text)")
-    database = connect(url)
-    with psycopg.connect(url) as slow, psycopg.connect(url) as quick:
-        slow.execute("insert into growing (name) values ('slow')")
-        quick.execute("insert into growing (name) values ('quick')")
-        quick.commit()
-        assert database.settled_end("growing", "id", None, 100) is None
-        assert database.is_settling
-        slow.commit()
-    assert database.settled_end("growing", "id", None, 100) == "2"
-    assert [
-        row for chunk in database.rows("growing", ["id", "name"], "id", Range(None, "2")) for row in chunk
-    ] == [
-        (1, "slow"),
-        (2, "quick"),
-    ]
-    database.close()
-
-
 def test_a_table_of_postgresql_is_read_in_ranges(url: str) -> None:
     with psycopg.connect(url) as setup:
         setup.execute("create table ranges (at timestamptz, n numeric(6,2), u uuid, d date, j jsonb)")
@@ -450,7 +430,10 @@ def test_a_table_of_postgresql_is_read_in_ranges(url: str) -> None:
         "string",
     ]
     after, seen = None, []
-    while (end := database.settled_end("ranges", "at", after, 4)) is not None:
+    assert database.repeats("ranges", "at") is Repeats.SAME_TIME
+    until = database.look("ranges", "at", Repeats.SAME_TIME).end
+    assert until is not None
+    while (end := database.range_end("ranges", "at", Range(after, until), 4)) is not None:
         chunks = database.rows("ranges", ["n", "j"], "at", Range(after, end))
         seen.append([int(row[0]) for chunk in chunks for row in chunk])
         after = end

@@ -11,6 +11,7 @@ from penstock.spark.payload.dead_letters import COLUMN
 from penstock.spark.pipelines.etl.database import Range, connect
 from penstock.spark.pipelines.etl.database_source import batch_of, with_letters
 from penstock.spark.pipelines.etl.rows import columns_of
+from penstock.spark.pipelines.etl.settling import Repeats
 
 
 @pytest.fixture
@@ -29,7 +30,10 @@ def test_ranges_are_as_large_as_asked_and_numbers_are_ordered_as_numbers(url: st
     database = connect(url)
     assert [field.type for field in database.fields("orders")] == ["bigint", "string", "double", "binary"]
     after, seen = None, []
-    while (end := database.settled_end("orders", "id", after, 5)) is not None:
+    assert database.repeats("orders", "id") is Repeats.NEVER
+    look = database.look("orders", "id", Repeats.NEVER)
+    assert look.end == "12"
+    while (end := database.range_end("orders", "id", Range(after, look.end), 5)) is not None:
         seen.append(
             [row[0] for chunk in database.rows("orders", ["id"], "id", Range(after, end)) for row in chunk]
         )
@@ -44,9 +48,9 @@ def test_what_is_not_there_is_named(url: str, tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="there is no table nothing"):
         database.fields("nothing")
     with pytest.raises(CommandFailed, match="the column x of orders has no type to be ordered by"):
-        database.settled_end("orders", "x", None, 5)
+        database.repeats("orders", "x")
     with pytest.raises(CommandFailed, match="has no column y; it has id, the name, price, x"):
-        database.settled_end("orders", "y", None, 5)
+        database.repeats("orders", "y")
     database.close()
     with pytest.raises(CommandFailed, match=r"cannot open the database sqlite:///.*unable to open"):
         connect(f"sqlite:///{tmp_path / 'nowhere.db'}")

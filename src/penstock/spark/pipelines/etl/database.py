@@ -1,12 +1,12 @@
 """Tables of PostgreSQL and SQLite, read in chunks by a column that grows.
 
-Rule 1: a range `(after, until]` of that column, once read, is read again with the same rows. So `settled_end`
-        gives only values below which nothing new can come.
+Rule 1: a range `(after, until]` of that column, once read, is read again with the same rows. So a range ends
+        where no row can come any more at or below its end (`settling.py`).
 Rule 2: values of the column travel as text. The database compares, in its own order.
+Rule 3: a transaction of PostgreSQL is known by its virtual id, which it has from its first statement on. The
+        other id comes with the first write, and a number or a time can be taken before that.
 
-Where new rows can still come below the largest value: in PostgreSQL, somebody who has taken number 7 may
-commit after somebody who took 8. So a largest value counts only when all transactions are over that ran when
-it was seen. SQLite has one writer at a time.
+SQLite has one writer at a time, so its transactions commit in the order in which they take values.
 """
 
 import sqlite3
@@ -19,9 +19,9 @@ from psycopg import sql
 
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines.etl.address import CONNECT_S, SQLITE, connect_postgres, without_password
+from penstock.spark.pipelines.etl.settling import Look, Repeats, Running
 
 CHUNK_ROWS: Final = 10_000
-_PENDING_MAX: Final = 100
 
 
 class Field(NamedTuple):
@@ -38,17 +38,19 @@ class Range(NamedTuple):
 class Database(Protocol):
     def fields(self, table: str) -> list[Field]: ...
 
-    def settled_end(self, table: str, column: str, after: str | None, rows_max: int) -> str | None:
-        """The end of a range of about so many rows. None if there is nothing beyond `after`."""
+    def repeats(self, table: str, column: str) -> Repeats:
+        """Whether rows can have the same value in the column, as far as the database knows."""
+
+    def look(self, table: str, column: str, repeats: Repeats) -> Look:
+        """How far the table goes now, and who can still add rows up to there."""
+
+    def range_end(self, table: str, column: str, wanted: Range, rows_max: int) -> str | None:
+        """The end of a range within `wanted` of about so many rows. None if there is nothing in it."""
 
     def rows(
         self, table: str, fields: Sequence[str], column: str | None, wanted: Range | None
     ) -> Iterator[list[tuple[Any, ...]]]:
         """In chunks, in the order of the column. Without a range the whole table."""
-
-    @property
-    def is_settling(self) -> bool:
-        """Whether something was seen that may not be read yet."""
 
     def close(self) -> None: ...
 
@@ -82,16 +84,33 @@ _POSTGRES_TYPES: Final = {
     1114: "timestamp_ntz",
     1184: "timestamp",
 }
+_POSTGRES_TIMES: Final = ("timestamp", "timestamp_ntz")
 _NUMERIC: Final = 1700
 _DECIMAL_DIGITS_MAX: Final = 38
+
+
+_IS_UNIQUE: Final = """
+    select exists (
+        select 1 from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
+        where i.indrelid = %s::regclass and a.attname = %s and i.indnkeyatts = 1
+            and i.indisunique and i.indisvalid and i.indpred is null and i.indexprs is null)
+"""
+# Not those of other databases, nor of servants of PostgreSQL itself, which have no user and insert nothing: a
+# vacuum may take hours. What pg_stat_activity does not know yet counts.
+_RUNNING: Final = """
+    select l.virtualtransaction from pg_locks l left join pg_stat_activity a on a.pid = l.pid
+    where l.locktype = 'virtualxid' and l.mode = 'ExclusiveLock' and l.pid <> pg_backend_pid()
+        and (a.pid is null or (a.datname = current_database() and a.usesysid is not null))
+"""
+_PREPARED: Final = """
+    select 'prepared ' || transaction::text from pg_prepared_xacts where database = current_database()
+"""
 
 
 class Postgres:
     def __init__(self, url: str) -> None:
         self._connection = connect_postgres(url, autocommit=True)
         self._connection.execute("set time zone 'UTC'")
-        self._pending: list[tuple[int, str]] = []
-        self._settled: str | None = None
 
     def fields(self, table: str) -> list[Field]:
         query = sql.SQL("select * from {} limit 0").format(self._table(table))
@@ -101,12 +120,42 @@ class Postgres:
             raise CommandFailed(f"cannot read the table {table}: {_first_line(problem)}") from problem
         return [Field(column.name, _postgres_type(column)) for column in found]
 
-    def settled_end(self, table: str, column: str, after: str | None, rows_max: int) -> str | None:
-        self._look(table, column)
-        if self._settled is None:
-            return None
+    def repeats(self, table: str, column: str) -> Repeats:
+        self._check_primary()
+        kinds = {field.name: field.type for field in self.fields(table)}
+        _check_fields(table, [column], list(kinds))
+        if kinds[column] in _POSTGRES_TIMES:
+            return Repeats.SAME_TIME
+        name = self._table(table).as_string(self._connection)
+        found = self._connection.execute(_IS_UNIQUE, (name, column)).fetchone()
+        return Repeats.NEVER if found is not None and found[0] else Repeats.ANY_TIME
+
+    def _check_primary(self) -> None:
+        found = self._connection.execute("select pg_is_in_recovery()").fetchone()
+        if found is not None and found[0]:
+            raise CommandFailed(
+                "the database is a standby, where transactions of its primary cannot be seen: rows that "
+                "commit late would be missed. Give the address of the primary"
+            )
+
+    def look(self, table: str, column: str, repeats: Repeats) -> Look:
+        largest = sql.SQL("select max({}) from {}").format(sql.Identifier(column), self._table(table))
+        if repeats is Repeats.ANY_TIME:
+            largest = sql.SQL("{} where {} < ({})").format(largest, sql.Identifier(column), largest)
+        # In this order, each with a snapshot of its own: a transaction that is over when it is looked for was
+        # visible, and one that has left its session by then is among the prepared ones.
+        end = self._one(sql.SQL("select ({})::text").format(largest))
+        running = self._connection.execute(_RUNNING).fetchall()
+        prepared = self._connection.execute(_PREPARED).fetchall()
+        return Look(
+            end, Running(frozenset(name for (name,) in running), frozenset(name for (name,) in prepared))
+        )
+
+    def range_end(self, table: str, column: str, wanted: Range, rows_max: int) -> str | None:
         name = sql.Identifier(column)
-        beyond = sql.SQL("{} > {}").format(name, _typed(after)) if after is not None else sql.SQL("true")
+        beyond = (
+            sql.SQL("true") if wanted.after is None else sql.SQL("{} > {}").format(name, _typed(wanted.after))
+        )
         query = sql.SQL(
             "select max(c)::text from (select {name} c from {table} where {beyond} and {name} <= {until} "
             "order by {name} limit {limit}) taken"
@@ -114,30 +163,10 @@ class Postgres:
             name=name,
             table=self._table(table),
             beyond=beyond,
-            until=_typed(self._settled),
+            until=_typed(wanted.until),
             limit=sql.Literal(rows_max),
         )
         return self._one(query)
-
-    def _look(self, table: str, column: str) -> None:
-        """See what is largest now, and whether what was largest before is settled."""
-        seen = self._connection.execute(
-            sql.SQL(
-                "select pg_snapshot_xmin(pg_current_snapshot())::text::bigint, "
-                "pg_snapshot_xmax(pg_current_snapshot())::text::bigint, (select max({})::text from {})"
-            ).format(sql.Identifier(column), self._table(table))
-        ).fetchone()
-        assert seen is not None, "such a query has one row"
-        oldest_running, next_number, largest = seen
-        if largest is not None and len(self._pending) < _PENDING_MAX:
-            self._pending.append((next_number, largest))
-        while self._pending and self._pending[0][0] <= oldest_running:
-            self._settled = self._pending.pop(0)[1]
-
-    @property
-    def is_settling(self) -> bool:
-        """Whether something was seen that may not be read yet."""
-        return bool(self._pending)
 
     def rows(
         self, table: str, fields: Sequence[str], column: str | None, wanted: Range | None
@@ -185,6 +214,14 @@ def _postgres_type(column: psycopg.Column) -> str:
     return _POSTGRES_TYPES.get(column.type_code, "string")
 
 
+_SQLITE_TIMES: Final = ("DATETIME", "TIMESTAMP", "CURRENT_TIMESTAMP")
+_SQLITE_UNIQUE: Final = """
+    select count(*) from pragma_index_list(?) i where i."unique" and not i.partial
+        and (select count(*) from pragma_index_info(i.name)) = 1
+        and (select name from pragma_index_info(i.name)) = ?
+"""
+
+
 class Sqlite:
     def __init__(self, path: str) -> None:
         self._connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=CONNECT_S)
@@ -196,17 +233,38 @@ class Sqlite:
             raise CommandFailed(f"there is no table {table} in the database")
         return [Field(name, _affinity(declared)) for name, declared in found]
 
-    def settled_end(self, table: str, column: str, after: str | None, rows_max: int) -> str | None:
+    def repeats(self, table: str, column: str) -> Repeats:
         self._check_growing(table, column)
-        name = _quoted(column)
-        beyond, values = (f"where {name} > ?", [after]) if after is not None else ("", [])
-        query = f"select max(c) from (select {name} c from {_quoted(table)} {beyond} order by {name} limit ?)"  # noqa: S608
-        found = self._connection.execute(query, [*values, rows_max]).fetchone()[0]
-        return None if found is None else str(found)
+        query = "select upper(type), upper(dflt_value), pk from pragma_table_info(?) where name = ?"
+        kind, default, in_key = self._connection.execute(query, (table, column)).fetchone()
+        if any(word in kind for word in _SQLITE_TIMES) or default in _SQLITE_TIMES:
+            return Repeats.SAME_TIME
+        keys = self._connection.execute(
+            "select count(*) from pragma_table_info(?) where pk > 0", (table,)
+        ).fetchone()[0]
+        indexes = self._connection.execute(_SQLITE_UNIQUE, (table, column)).fetchone()[0]
+        return Repeats.NEVER if indexes or (in_key and keys == 1) else Repeats.ANY_TIME
 
-    @property
-    def is_settling(self) -> bool:
-        return False
+    def look(self, table: str, column: str, repeats: Repeats) -> Look:
+        name = _quoted(column)
+        query = f"select max({name}) from {_quoted(table)}"  # noqa: S608
+        if repeats is Repeats.ANY_TIME:
+            query += f" where {name} < ({query})"
+        return Look(self._one(query, ()), Running())
+
+    def range_end(self, table: str, column: str, wanted: Range, rows_max: int) -> str | None:
+        name = _quoted(column)
+        after = [] if wanted.after is None else [wanted.after]
+        beyond = f" and {name} > ?" if after else ""
+        query = (
+            f"select max(c) from (select {name} c from {_quoted(table)} "  # noqa: S608
+            f"where {name} <= ?{beyond} order by {name} limit ?)"
+        )
+        return self._one(query, (wanted.until, *after, rows_max))
+
+    def _one(self, query: str, values: Sequence[str | int]) -> str | None:
+        found = self._connection.execute(query, values).fetchone()[0]
+        return None if found is None else str(found)
 
     def _check_growing(self, table: str, column: str) -> None:
         """Text that comes back is compared as a number only if the column says that it holds numbers."""

@@ -2,14 +2,16 @@
 
     spark.readStream.format("penstock-database").option("url", ...).option("table", ...).option("column", ...)
 
-Offsets are values of the column. The planner asks how far there is something to read (`database.py`); one
+Offsets are values of the column. The planner asks how far there is something to read (`settling.py`); one
 task reads the range in chunks. Rows whose values do not fit the schema have a dead letter.
+
+Rule: a run that is bounded (`--once`) reads up to what was there when it began, and no further.
 """
 
 import json
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -22,6 +24,7 @@ from penstock.spark.payload import dead_letters
 from penstock.spark.payload.dead_letters import COLUMN, ERROR_HEADER
 from penstock.spark.pipelines.etl.database import Database, Range, connect
 from penstock.spark.pipelines.etl.rows import STAGE_HEADER
+from penstock.spark.pipelines.etl.settling import Repeats, Settling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +40,7 @@ def register(spark: "SparkSession") -> None:
 
 
 class DatabaseSource(DataSource):
-    """Options: url, table, column, rowsPerBatch, deadTopic."""
+    """Options: url, table, column, rowsPerBatch, deadTopic; unique, if the database does not know it."""
 
     @classmethod
     def name(cls) -> str:
@@ -61,13 +64,13 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._column = given["column"]
         self._rows_max = int(given["rowsperbatch"])
         self._dead_topic = given["deadtopic"]
+        self._is_unique = given.get("unique", "false") == "true"
         self._schema = schema
-        self._database: Database | None = None
-        self._stops_at: str | None = None
-        self._is_bounded = False
+        self._planner: _Planner | None = None
+        self._bound: _Bound | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_database": None}
+        return self.__dict__ | {"_planner": None}
 
     # In the planner's process
 
@@ -78,21 +81,16 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._rows_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        after = start["after"]
-        if self._is_bounded and after == self._stops_at:
+        after, planner = start["after"], self._planning()
+        until = planner.settled_end() if self._bound is None else self._bound.until
+        if until is None or until == after:
             return start
-        end = self._planning().settled_end(self._table, self._column, after, self._rows_max)
+        end = planner.database.range_end(self._table, self._column, Range(after, until), self._rows_max)
         return start if end is None else {"after": end}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Ends with what is there now. What is not settled yet is waited for, but not for ever."""
-        database, deadline = self._planning(), time.monotonic() + SETTLE_S_MAX
-        unlimited = 1 << 62
-        end = database.settled_end(self._table, self._column, None, unlimited)
-        while database.is_settling and time.monotonic() < deadline:
-            time.sleep(_SETTLE_TURN_S)
-            end = database.settled_end(self._table, self._column, None, unlimited)
-        self._is_bounded, self._stops_at = True, end
+        """Bounds the run to what is there now, once no row can come below that."""
+        self._bound = _Bound(self._planning().first_end())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return [RangePartition(Range(start["after"], end["after"]))]
@@ -101,13 +99,13 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing is kept for rows that were read."""
 
     def stop(self) -> None:
-        if self._database is not None:
-            self._database.close()
+        if self._planner is not None:
+            self._planner.database.close()
 
-    def _planning(self) -> Database:
-        if self._database is None:
-            self._database = connect(self._url)
-        return self._database
+    def _planning(self) -> "_Planner":
+        if self._planner is None:
+            self._planner = _Planner(connect(self._url), self._table, self._column, self._is_unique)
+        return self._planner
 
     # In the executors
 
@@ -120,6 +118,43 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield batch_of(rows, self._schema, self._dead_topic)
         finally:
             database.close()
+
+
+class _Bound(NamedTuple):
+    until: str | None
+    """None: there is nothing to read."""
+
+
+class _Planner:
+    """How far a table can be read, asked of the database again and again."""
+
+    def __init__(self, database: Database, table: str, column: str, is_unique: bool) -> None:
+        self.database = database
+        self._table = table
+        self._column = column
+        known = database.repeats(table, column)
+        self._repeats = Repeats.NEVER if is_unique and known is Repeats.ANY_TIME else known
+        self._settling = Settling(self._repeats)
+
+    def settled_end(self) -> str | None:
+        look = self.database.look(self._table, self._column, self._repeats)
+        self._settling.see(look, time.monotonic())
+        return self._settling.end
+
+    def first_end(self) -> str | None:
+        """What the first look saw, as soon as it is settled. CommandFailed if that takes too long."""
+        deadline = time.monotonic() + SETTLE_S_MAX
+        end = self.settled_end()
+        while end is None and self._settling.is_waiting:
+            if time.monotonic() > deadline:
+                raise CommandFailed(
+                    f"the newest rows of {self._table}: {self._settling.waits_for} transactions that could "
+                    f"still add rows before them are open for {SETTLE_S_MAX:g} s. pg_stat_activity shows "
+                    "them: end them, or start again later. Nothing was read"
+                )
+            time.sleep(_SETTLE_TURN_S)
+            end = self.settled_end()
+        return end
 
 
 def batch_of(rows: list[tuple[Any, ...]], schema: StructType, dead_topic: str) -> pa.RecordBatch:

@@ -99,6 +99,7 @@ def extracted(
                 .option("url", source.url)
                 .option("table", source.table)
                 .option("column", source.column)
+                .option("unique", str(source.is_unique).lower())
                 .option("rowsPerBatch", str(rows_per_batch))
                 .option("deadTopic", spec.dead_letters)
                 .load()

@@ -26,6 +26,8 @@ class FromDatabase(NamedTuple):
     column: str
     """Grows with every new row: only rows beyond the last value seen are read."""
     schema: str | None
+    is_unique: bool = False
+    """No two rows have the same value in `column`, although the database has no index that says so."""
 
 
 class FromTopic(NamedTuple):

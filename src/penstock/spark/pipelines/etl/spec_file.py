@@ -46,7 +46,13 @@ from penstock.spark.pipelines.etl.spec import (
 )
 
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,200}", re.ASCII)
-_KINDS: Final = {str: "text in quotes", int: "a whole number", float: "a number", dict: "a table"}
+_KINDS: Final = {
+    str: "text in quotes",
+    int: "a whole number",
+    float: "a number",
+    dict: "a table",
+    bool: "true or false",
+}
 _FILE_FORMATS: Final = ("csv", "json", "parquet")
 
 
@@ -294,6 +300,7 @@ def _extract(section: Section) -> Extract:
                 table=section.text("table", '"orders"'),
                 column=section.text("column", '"id"'),
                 schema=section.columns("schema", None),
+                is_unique=bool(section.value("unique", bool, None)),
             )
         case _:
             form = section.choice("format", ("json", "avro", "avro-confluent", "protobuf"), "json")

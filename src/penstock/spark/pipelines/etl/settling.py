@@ -1,0 +1,91 @@
+"""Up to which value of a growing column no new row can come. Pure.
+
+A row can still come at or below the largest value that is visible: its transaction has drawn a number or
+taken a time and has not committed yet, or it gets the same value as another row. So the largest value of each
+look at the table is kept, and becomes the settled end when nothing can come at or below it any more:
+
+    unique column      all transactions that ran at the look are over
+    time               as above, for those that ran SAME_TIME_S after the look: the clock has moved on by
+                       then, and no later transaction gets a time that was seen
+    other columns      as for a unique column, but for the largest value *below* the largest one: nobody
+                       knows how long rows with the same value keep coming
+
+Rule: looks are settled in their order, and at most LOOKS_MAX are kept. While the oldest is waited for and so
+      many are kept, new ones are not, and the settled end stays where it is.
+"""
+
+from collections import deque
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+SAME_TIME_S: Final = 2.0
+"""Databases keep times by the second or finer. Twice that, since rounding and a slewed clock take some."""
+LOOKS_MAX: Final = 100
+
+
+class Repeats(Enum):
+    """Whether several rows can have the same value."""
+
+    NEVER = auto()
+    SAME_TIME = auto()
+    ANY_TIME = auto()
+
+
+class Running(NamedTuple):
+    """Transactions that are not over, by names that no later one has."""
+
+    open: frozenset[str] = frozenset()
+    prepared: frozenset[str] = frozenset()
+    """For a two-phase commit: these are in no session any more, and can still commit."""
+
+
+class Look(NamedTuple):
+    end: str | None
+    """The largest value; the one below it if values repeat at any time. None if there is none."""
+    running: Running
+    """What ran after `end` was read, so that what is over was visible."""
+
+
+class _Waiting(NamedTuple):
+    end: str
+    ripe_at_s: float
+    waits_for: frozenset[str] | None
+    """None until it is ripe."""
+
+
+class Settling:
+    def __init__(self, repeats: Repeats) -> None:
+        self._delay_s = SAME_TIME_S if repeats is Repeats.SAME_TIME else 0.0
+        self._waiting: deque[_Waiting] = deque()
+        self.end: str | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def waits_for(self) -> int:
+        """How many transactions hold back the oldest look."""
+        return len(self._waiting[0].waits_for or ()) if self._waiting else 0
+
+    def see(self, look: Look, now_s: float) -> None:
+        if look.end is not None and len(self._waiting) < LOOKS_MAX:
+            self._waiting.append(_Waiting(look.end, now_s + self._delay_s, None))
+        self._waiting = deque(_after(each, look.running, now_s) for each in self._waiting)
+        while self._waiting and self._waiting[0].waits_for == frozenset():
+            self.end = self._waiting.popleft().end
+
+
+def _after(waiting: _Waiting, running: Running, now_s: float) -> _Waiting:
+    if waiting.waits_for is None:
+        if now_s < waiting.ripe_at_s:
+            return waiting
+        return waiting._replace(waits_for=running.open | running.prepared)
+    return waiting._replace(waits_for=still_running(waiting.waits_for, running))
+
+
+def still_running(waits_for: frozenset[str], running: Running) -> frozenset[str]:
+    left = waits_for & (running.open | running.prepared)
+    # A transaction that is in no session any more is over, or is one of those that were prepared. Only
+    # those that leave `open` count: their number is finite, and prepared ones may follow each other for ever.
+    return left | running.prepared if waits_for - left - running.prepared else left
