@@ -42,7 +42,7 @@ class ClusterFollowers:
         self._cluster = cluster
         self._partitions = partitions
         self._clock = clock
-        self._changes = InSyncChanges(cluster, own_epoch, tasks, log)
+        self._changes = InSyncChanges(cluster, partitions, own_epoch, tasks, log)
         self.is_certain = Doubts(cluster, tasks, clock).is_certain
 
     def require_session(self, broker_id: int, broker_epoch: int) -> None:

@@ -19,6 +19,8 @@ Rule 3: a fetch counts if it was made under this leader epoch, by the process th
         The caller has checked both, and that the follower's history is ours.
 Rule 4: a follower that is at the end costs nothing, however long it is silent. That it is behind is
         noticed when somebody looks, and counts from there or from its fetches, whichever is later.
+Rule 5: one object for one leader epoch of a log, however often this broker stops leading and leads on
+        within it (replication/leaderships.py): a forgotten proposal may still be committed.
 
 Nothing here waits, reads a clock or touches a log.
 """
@@ -90,6 +92,12 @@ class Follower:
         self.last_fetch_at = now
         self.log_end_then = log_end
         self.log_start = fetched.log_start
+
+    def resume(self, now: float) -> None:
+        """The leader did not take fetches until now: the follower could not catch up meanwhile."""
+        self.last_fetch_at = now
+        if self.behind_since is not None:
+            self.behind_since = now
 
 
 class Leading:
@@ -169,6 +177,15 @@ class Leading:
             self._proposal = None  # it was compared with an older state: it was that change, or is refused
         self._follow(state, now)
         return self._advance()
+
+    def resumed(self, state: InSync, now: float) -> Offset:
+        """The broker leads on under the same leader epoch, after it had stopped. Returns the high watermark.
+
+        Everything else is as it was, a proposal without a known outcome too.
+        """
+        for follower in self._followers.values():
+            follower.resume(now)
+        return self.changed(state, now)
 
     def _follow(self, state: InSync, now: float) -> None:
         self._state = state

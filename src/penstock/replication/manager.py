@@ -36,6 +36,7 @@ from penstock.metadata.image import (
     changed_topics,
 )
 from penstock.metadata.keys import topic_id_text
+from penstock.replication.leaderships import Leaderships
 from penstock.replication.partition import Partition, log_settings
 from penstock.replication.roles import Roles, always, in_sync
 from penstock.types import LeaderEpoch, Offset, TopicId, TopicPartition
@@ -88,6 +89,7 @@ class Partitions:
         self._image: ClusterImage | None = None
         self._led = False
         """Whether this broker might lead when somebody last asked."""
+        self._leaderships = Leaderships()
         self._shared = SharedBounds.on(directory.disk)
         self._failure: str | None = None
 
@@ -301,7 +303,8 @@ class Partitions:
     def _roles(self, image: ClusterImage) -> Roles:
         self._image = image
         self._led = self.may_lead(image)
-        return Roles(self._config.node.node_id, image, self._monotonic(), may_lead=self._led)
+        node_id, now = self._config.node.node_id, self._monotonic()
+        return Roles(node_id, image, now, self._leaderships, may_lead=self._led)
 
     def _change(self, change: PartitionChange, roles: Roles) -> list[Gone]:
         """Returns it if this broker is to keep it no longer."""
@@ -321,9 +324,11 @@ class Partitions:
         elif partition.leading is not None:
             partition.in_sync_changed(in_sync(roles.image, topic, state), roles.now)
         elif partition.following is None and len(state.replicas) > 1:
-            high = partition.high_watermark  # all that a lone replica has shown was safe
-            partition.lead(roles.leading(topic, state, high, high))
+            partition.lead(roles.grown(topic, state, partition.log, partition.high_watermark))
             partition.advance()
+        elif (leading := self._leaderships.find(partition.log, state.leader_epoch)) is not None:
+            # This broker is deposed, and may be reinstated. What it proposed is settled all the same.
+            leading.changed(in_sync(roles.image, topic, state), roles.now)
         return []
 
     def _arrive(self, topic: Topic, state: PartitionState, roles: Roles) -> None:
@@ -365,6 +370,7 @@ class Partitions:
 
     def _leave(self, partition: Partition, code: ErrorCode, reason: str) -> Gone:
         self._waiting.discard(partition.log)
+        self._leaderships.end(partition.log)
         partition.go_offline(reason, code)
         partition.log.close()
         return Gone(partition.name, topic_id_text(partition.topic_id))

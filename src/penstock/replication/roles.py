@@ -5,6 +5,7 @@ from penstock.log.partition_log import PartitionLog
 from penstock.metadata.durability import min_isr
 from penstock.metadata.image import ClusterImage, PartitionState, Topic
 from penstock.replication.following import SOMEBODY, Following
+from penstock.replication.leaderships import Leaderships
 from penstock.replication.leading import InSync, Leading
 from penstock.types import LeaderEpoch, Offset
 
@@ -73,8 +74,17 @@ def always(image: ClusterImage) -> bool:
 class Roles:
     """Of one broker, in the cluster as an image has it."""
 
-    def __init__(self, broker_id: int, image: ClusterImage, now: float, *, may_lead: bool = True) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        image: ClusterImage,
+        now: float,
+        leaderships: Leaderships,
+        *,
+        may_lead: bool = True,
+    ) -> None:
         self._broker_id = broker_id
+        self._leaderships = leaderships
         self.may_lead = may_lead
         self.image = image
         self.now = now
@@ -93,12 +103,23 @@ class Roles:
         None: there is no other replica, and nobody to be waited for.
         """
         known = log.log_start_offset if shown is None else min(shown, log.log_end_offset)
+        if self._leaderships.find(log, state.leader_epoch) is None:
+            self._leaderships.end(log)  # of an earlier leader epoch
         if not self.is_leader(state) or not self.may_lead:
             leader = SOMEBODY if self.is_leader(state) else state.leader
             return Following(leader, LeaderEpoch(state.leader_epoch), log, known)
+        found = in_sync(self.image, topic, state)
+        resumed = self._leaderships.resume(log, state.leader_epoch, found, self.now)
+        if resumed is not None:
+            return resumed
         if state.replicas == (self._broker_id,):
             return None
-        return self.leading(topic, state, log.log_end_offset, known)
+        return self._begin(log, state, Leading(self._broker_id, found, log.log_end_offset, known, self.now))
 
-    def leading(self, topic: Topic, state: PartitionState, epoch_start: Offset, shown: Offset) -> Leading:
-        return Leading(self._broker_id, in_sync(self.image, topic, state), epoch_start, shown, self.now)
+    def grown(self, topic: Topic, state: PartitionState, log: PartitionLog, shown: Offset) -> Leading:
+        """The role of a leader that was the only replica. All that it has shown was safe."""
+        found = in_sync(self.image, topic, state)
+        return self._begin(log, state, Leading(self._broker_id, found, shown, shown, self.now))
+
+    def _begin(self, log: PartitionLog, state: PartitionState, leading: Leading) -> Leading:
+        return self._leaderships.begin(log, state.leader_epoch, leading)

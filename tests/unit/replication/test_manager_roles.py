@@ -9,9 +9,11 @@ from penstock.config.broker import BrokerConfig
 from penstock.errors import ApiError, ErrorCode
 from penstock.log.truncation import Truncation
 from penstock.metadata.image import Broker, ClusterImage, Live, PartitionState, Topic
+from penstock.replication.leaderships import Leaderships
+from penstock.replication.leading import Fetched, InSync, Leading
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
-from penstock.replication.roles import Admission
+from penstock.replication.roles import Admission, always
 from penstock.types import Offset, TopicId
 from tests.unit.log.log_support import NOW_MS, batch_of, new_disk
 from tests.unit.log.log_support import append as log_append
@@ -21,6 +23,7 @@ from tests.unit.replication.test_manager import directory_on
 ME, OTHER, THIRD = 1, 2, 3
 ID = TopicId(b"orders----------")
 CONFIG = BrokerConfig.of()
+MINIMUM_OF_ONE = {"min.insync.replicas": "1"}
 
 
 def image(*states: PartitionState, overrides: Mapping[str, str] | None = None) -> ClusterImage:
@@ -133,6 +136,75 @@ def test_a_process_leads_nothing_before_it_is_admitted_and_after_another_was() -
         assert found is not None
         assert (found.following is None) == leads
     write(found)
+
+
+def proposing_leader() -> tuple[Followed, Leading]:
+    """A leader that is alone in sync and has proposed another replica; the outcome is not known."""
+    followed = Followed(state(ME, isr=(ME,)))
+    followed.see(image(state(ME, isr=(ME,)), overrides=MINIMUM_OF_ONE))
+    write(followed.partition)
+    leading = followed.partition.leading
+    assert leading is not None
+    assert leading.fetched(Fetched(OTHER, 7, Offset(1), 7), Offset(1), now=0.0) is not None
+    return followed, leading
+
+
+def depose(followed: Followed) -> None:
+    followed.partitions.may_lead = lambda image: False
+    followed.partitions.look_again()
+    assert followed.partition.following is not None
+
+
+def test_a_leader_reinstated_by_its_broker_keeps_what_it_proposed() -> None:
+    followed, leading = proposing_leader()
+    depose(followed)
+    followed.partitions.may_lead = always
+    followed.partitions.look_again()
+    assert followed.partition.leading is leading
+    assert leading.maximal_isr == {ME, OTHER}
+    write(followed.partition)
+    assert followed.partition.high_watermark == 1, "the other may be in sync, and has not got it"
+
+
+def test_a_leader_reinstated_by_an_image_keeps_what_it_proposed() -> None:
+    followed, leading = proposing_leader()
+    depose(followed)
+    followed.partitions.may_lead = always
+    followed.see(image(state(ME, isr=(ME,)), overrides={**MINIMUM_OF_ONE, "retention.ms": "1"}))
+    assert followed.partition.leading is leading
+    assert leading.proposal is not None
+
+
+def test_a_deposed_leader_hears_of_the_in_sync_set() -> None:
+    followed, leading = proposing_leader()
+    depose(followed)
+    followed.see(image(state(ME, isr=(ME, OTHER), version=1), overrides=MINIMUM_OF_ONE))
+    assert followed.partition.following is not None
+    assert leading.proposal is None
+    assert leading.isr == (ME, OTHER)
+
+
+def test_a_follower_is_not_late_because_its_leader_was_deposed() -> None:
+    leading = Leading(ME, InSync((ME, OTHER), (ME, OTHER), 0, 1), Offset(0), Offset(0), now=0.0)
+    leading.resumed(InSync((ME, OTHER), (ME, OTHER), 0, 1), now=60.0)
+    assert leading.lagging(Offset(1), now=61.0, lag_ms_max=30_000) is None
+    assert leading.lagging(Offset(1), now=91.0, lag_ms_max=30_000) is not None
+
+
+def test_another_leader_epoch_begins_with_no_proposal() -> None:
+    followed, leading = proposing_leader()
+    followed.see(image(state(ME, epoch=2, isr=(ME,), version=1), overrides=MINIMUM_OF_ONE))
+    assert followed.partition.leading is not None
+    assert followed.partition.leading is not leading
+    assert followed.partition.leading.proposal is None
+
+
+def test_one_leader_epoch_has_one_leadership() -> None:
+    followed, leading = proposing_leader()
+    leaderships, log = Leaderships(), followed.partition.log
+    leaderships.begin(log, 1, leading)
+    with pytest.raises(AssertionError, match="is led in leader epoch 1 already"):
+        leaderships.begin(log, 1, leading)
 
 
 def test_a_partition_of_others_is_not_here_until_it_is() -> None:
