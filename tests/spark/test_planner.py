@@ -3,10 +3,10 @@
 import pytest
 
 from penstock.spark.discovery import DataLost
-from penstock.spark.offsets import Position
+from penstock.spark.offsets import Mark
 from penstock.spark.options import stream_read_settings
+from penstock.spark.planner import Planner
 from penstock.spark.source import RangePartition
-from penstock.spark.stream_source import Planner
 from penstock.testing import Broker
 from penstock.types import TopicPartition
 from tests.spark.topics import create, fill, numbered
@@ -18,7 +18,7 @@ def planner(running: Broker, topic: str, **options: str) -> Planner:
     return Planner(stream_read_settings(needed | options))
 
 
-def ranges(planned: Planner, start: Position, end: Position) -> list[tuple[str, int, int]]:
+def ranges(planned: Planner, start: Mark, end: Mark) -> list[tuple[str, int, int]]:
     tasks = planned.tasks(start, end)
     return [
         (str(task.wanted.partition), task.wanted.start, task.wanted.end)
@@ -32,9 +32,9 @@ def test_what_is_written_while_a_stream_starts_at_the_end_is_read(running: Broke
     fill(running, topic, numbered(5))
     partition = TopicPartition(topic, 0)
     one = planner(running, topic)
-    assert one.initial() == {partition: 5}
+    assert one.initial().offsets == {partition: 5}
     fill(running, topic, numbered(2))
-    assert one.initial() == {partition: 5}
+    assert one.initial().offsets == {partition: 5}
     first = one.next_end(one.initial(), takes_all=True)
     assert ranges(one, one.initial(), first) == []
     second = one.next_end(first, takes_all=True)
@@ -67,9 +67,8 @@ def test_a_start_beyond_the_end_is_lost_data(running: Broker, topic: str) -> Non
     create(running, topic)
     fill(running, topic, numbered(3))
     one = planner(running, topic, startingOffsets=f'{{"{topic}":{{"0":9}}}}')
-    end = one.next_end(one.initial(), takes_all=True)
     with pytest.raises(DataLost, match="read up to offset 9 and now ends at 3"):
-        one.tasks(one.initial(), end)
+        one.next_end(one.initial(), takes_all=True)
 
 
 def test_a_minimum_is_waited_for_by_all_but_the_first_batch(running: Broker, topic: str) -> None:
@@ -80,11 +79,11 @@ def test_a_minimum_is_waited_for_by_all_but_the_first_batch(running: Broker, top
     start = one.initial()
     fill(running, topic, numbered(2))
     first = one.next_end(start, takes_all=False)
-    assert first == {partition: 2}
+    assert first.offsets == {partition: 2}
     fill(running, topic, numbered(4))
     assert one.next_end(first, takes_all=False) == first
     fill(running, topic, numbered(1))
-    assert one.next_end(first, takes_all=False) == {partition: 7}
+    assert one.next_end(first, takes_all=False).offsets == {partition: 7}
 
 
 def test_a_minimum_is_not_waited_for_longer_than_the_delay(running: Broker, topic: str) -> None:
@@ -93,7 +92,7 @@ def test_a_minimum_is_not_waited_for_longer_than_the_delay(running: Broker, topi
     one = planner(running, topic, **options)
     first = one.next_end(one.initial(), takes_all=False)
     fill(running, topic, numbered(2))
-    assert one.next_end(first, takes_all=False) == {TopicPartition(topic, 0): 2}
+    assert one.next_end(first, takes_all=False).offsets == {TopicPartition(topic, 0): 2}
 
 
 def test_a_run_that_takes_what_is_there_does_not_wait_for_a_minimum(running: Broker, topic: str) -> None:
@@ -104,5 +103,6 @@ def test_a_run_that_takes_what_is_there_does_not_wait_for_a_minimum(running: Bro
     one = planner(running, topic, **options)
     one.stop_at_what_is_there()
     fill(running, topic, numbered(3))
-    start = one.next_end({partition: 1}, takes_all=False)
-    assert one.next_end({partition: 1}, takes_all=False) == start == {partition: 2}
+    start = one.next_end(Mark({partition: 1}), takes_all=False)
+    assert one.next_end(Mark({partition: 1}), takes_all=False) == start
+    assert start.offsets == {partition: 2}

@@ -2,7 +2,11 @@
 
 A position is an offset for each partition, exclusive at the end: everything below is done. Spark
 keeps positions as JSON in its checkpoint, in the form of the official Kafka source, so that either
-source can go on from the other's checkpoint.
+source can go on from the other's checkpoint. A stream's position also has the ids of its topics, because
+offsets mean something only within one topic id. They stand beside the topics, as names that no topic can
+have and that have no partitions, so that the official source reads nothing from them:
+
+    {"orders":{"0":1200,"1":1150},"orders#id=6f72646572732720...":{}}
 
 Pure: the cluster's answers are arguments.
 
@@ -12,12 +16,19 @@ Rule 2: what was lost is found, not skipped over: `plan` says it, and whoever as
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.errors import ConfigError
-from penstock.types import Offset, TopicPartition
+from penstock.types import NO_TOPIC_ID, Offset, TopicId, TopicPartition
 
 Position = Mapping[TopicPartition, int]
+
+
+class Mark(NamedTuple):
+    """A position, and the ids of the topics that its offsets are of, where these are known."""
+
+    offsets: Position
+    ids: Mapping[str, TopicId] = {}
 
 
 class Range(NamedTuple):
@@ -26,6 +37,8 @@ class Range(NamedTuple):
     partition: TopicPartition
     start: Offset
     end: Offset
+    topic_id: TopicId = NO_TOPIC_ID
+    """Of the topic that was planned for; a task reads no other. Not all brokers have topic ids."""
 
     @property
     def size(self) -> int:
@@ -40,6 +53,9 @@ class Plan(NamedTuple):
 
 
 # JSON
+
+_ID: Final = "#id="
+"""Between the name and the id of a topic. No topic's name can have it."""
 
 
 def to_document(position: Position) -> dict[str, dict[str, int]]:
@@ -64,36 +80,59 @@ def from_document(document: Mapping[str, Any]) -> dict[TopicPartition, int]:
         ) from None
 
 
+def mark_document(mark: Mark) -> dict[str, dict[str, int]]:
+    ids: dict[str, dict[str, int]] = {
+        f"{topic}{_ID}{mark.ids[topic].hex()}": {} for topic in sorted(mark.ids)
+    }
+    return to_document(mark.offsets) | ids
+
+
+def mark_of(document: Mapping[str, Any]) -> Mark:
+    """ConfigError if this is no position."""
+    offsets = from_document(document)
+    named = [name.rpartition(_ID) for name, partitions in document.items() if _ID in name and not partitions]
+    try:
+        return Mark(offsets, {topic: TopicId(bytes.fromhex(text)) for topic, _, text in named})
+    except ValueError:
+        raise ConfigError(f"the checkpoint has ids of topics that are none: {document!r}") from None
+
+
 # From one position to another
 
 
 def plan(start: Position, end: Position, earliest: Position, *, from_earliest: Iterable[str] = ()) -> Plan:
     """The ranges between two positions. `earliest` is where each partition of `end` begins now.
 
-    Topics in `from_earliest` were deleted and made anew: what stands in `start` is of the old one.
+    Topics in `from_earliest` were deleted and made anew: what stands in `start` is of the old one, and
+    partitions that the new one does not have bring nothing.
     """
     reset = frozenset(from_earliest)
     ranges: list[Range] = []
     losses: list[str] = []
     for partition in sorted(end):
-        until = end[partition]
-        first = earliest.get(partition)
-        if partition in start and partition.topic not in reset and start[partition] <= until:
-            ranges.append(Range(partition, Offset(start[partition]), Offset(until)))
-            continue
+        until, first = end[partition], earliest.get(partition)
         if partition in start and partition.topic not in reset:
-            losses.append(
-                f"{partition} was read up to offset {start[partition]} and now ends at {until}: "
-                "its topic was deleted and made anew, or the query was told to start beyond its end"
-            )
-        elif partition not in start and first:
-            losses.append(f"{partition} is new to this query and begins at offset {first} instead of 0")
-        if first is None:
-            losses.append(f"{partition} has been deleted")
-        else:
+            ranges.append(Range(partition, Offset(start[partition]), Offset(until)))
+            losses += went_back({partition: start[partition]}, end)
+        elif first is not None:
             ranges.append(Range(partition, Offset(first), Offset(max(first, until))))
+            if first and partition not in start:
+                losses.append(f"{partition} is new to this query and begins at offset {first} instead of 0")
     losses += [f"{partition} has been deleted" for partition in sorted(start.keys() - end.keys())]
     return Plan([each for each in ranges if each.size > 0], losses)
+
+
+def went_back(start: Position, end: Position) -> list[str]:
+    """Partitions that end before the position of the query, though their topic is the same.
+
+    The query goes on at that end. What comes there is new; what lies before it was read once already.
+    """
+    return [
+        f"{partition} was read up to offset {start[partition]} and now ends at {end[partition]}: its log was "
+        "truncated, as by an unclean leader election, or the query was told to start beyond its end"
+        for partition in sorted(start)
+        if end.get(partition, start[partition]) < start[partition]
+    ]
 
 
 def first_start(start: Position, end: Position, *, may_move: bool) -> dict[TopicPartition, int]:
@@ -132,6 +171,10 @@ def bounded(start: Position, end: Position, earliest: Position, latest: Position
     return Plan([each for each in ranges if each.size > 0], losses)
 
 
+def with_ids(ranges: Iterable[Range], ids: Mapping[str, TopicId]) -> list[Range]:
+    return [each._replace(topic_id=ids.get(each.partition.topic, NO_TOPIC_ID)) for each in ranges]
+
+
 def split(ranges: Iterable[Range], *, tasks_min: int | None, records_max: int | None) -> list[Range]:
     """Cut large ranges: none with more than `records_max` offsets, and about `tasks_min` in all."""
     pieces = [each for each in ranges if each.size > 0]
@@ -156,7 +199,7 @@ def _cut(whole: Range, count: int) -> list[Range]:
     """Into so many pieces, or as many as it has offsets."""
     count = min(count, whole.size)
     edges = [whole.start + whole.size * part // count for part in range(count + 1)]
-    return [Range(whole.partition, Offset(low), Offset(high)) for low, high in pairwise(edges)]
+    return [whole._replace(start=Offset(low), end=Offset(high)) for low, high in pairwise(edges)]
 
 
 # How much one trigger of a stream takes

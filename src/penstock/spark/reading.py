@@ -1,7 +1,9 @@
 """What a task does: one range of one partition, from the leader to Arrow.
 
-Rule: what was read goes on from where it was when records disappear under it, so that nothing comes
-      twice; and never silently: they are an error, or a line in the log if the user wants it so.
+Rule 1: what was read goes on from where it was when records disappear under it, so that nothing comes
+        twice; and never silently: they are an error, or a line in the log if the user wants it so.
+Rule 2: offsets are those of the topic id that the driver planned with. A topic that was made anew between
+        the plan and the task has other records by the same offsets: they are not read.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +19,7 @@ from penstock.spark.records.decode import Decoder
 from penstock.spark.table import Table
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster import ClusterClient, OffsetGone
+from penstock.wire.errors import TopicReplaced
 from penstock.wire.fetching import extent_of
 
 if TYPE_CHECKING:
@@ -49,6 +52,10 @@ def read_range(
                     return  # the log has become shorter: there is nothing to go on with
                 lost(min(gone.log_start, wanted.end) - position)
                 position = gone.log_start
+            except TopicReplaced as replaced:
+                report_losses([str(replaced).rstrip(".")], settings)
+                lost(wanted.end - position)
+                return
 
 
 def _batches(
@@ -62,6 +69,7 @@ def _batches(
         wanted.end,
         read_committed=settings.read_committed,
         bytes_at_once=settings.fetch_bytes,
+        topic_id=wanted.topic_id,
     )
     for chunk in fetched:
         for decoded in decoder.decode(chunk, wanted.start, wanted.end):

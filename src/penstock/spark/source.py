@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from penstock.spark.access import client_settings
 from penstock.spark.discovery import discover, earliest_of, latest_of, report_losses, required, resolve
-from penstock.spark.offsets import Range, bounded, split
+from penstock.spark.offsets import Range, bounded, split, with_ids
 from penstock.spark.option_names import PAYLOAD
 from penstock.spark.options import ReadSettings, batch_read_settings, includes_headers
 from penstock.spark.pool import borrowed
@@ -81,7 +81,8 @@ class BatchReader(DataSourceReader):
     def _ranges(self) -> list[Range]:
         settings = self._settings
         with borrowed(client_settings(settings.access)) as client:
-            partitions = required(discover(client, settings.subscription), settings.subscription)
+            found = discover(client, settings.subscription)
+            partitions = required(found, settings.subscription)
             # In this order, so that what happens meanwhile is no reason to call a position wrong.
             earliest = earliest_of(client, partitions, settings)
             start = resolve(client, settings, settings.start, partitions)
@@ -89,4 +90,4 @@ class BatchReader(DataSourceReader):
             latest = latest_of(client, partitions, settings)
         plan = bounded(start, end, earliest, latest)
         report_losses(plan.losses, settings)
-        return plan.ranges
+        return with_ids(plan.ranges, found.ids)

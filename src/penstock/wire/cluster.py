@@ -27,7 +27,7 @@ from penstock.protocol.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from penstock.types import Buffer, Offset, TopicPartition
+from penstock.types import NO_TOPIC_ID, Buffer, Offset, TopicId, TopicPartition
 from penstock.wire import groups
 from penstock.wire.brokers import ANSWER_S_MAX, Brokers, Failed, Network
 from penstock.wire.errors import OffsetGone, WireError
@@ -68,7 +68,10 @@ class ClusterClient:
     # Topics
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicFacts]:
-        """Those of these names that exist; None: all that there are and that can be used now."""
+        """Those of these names that exist; None: all that there are and that can be used now.
+
+        A named topic is left out only if no broker that was asked knows it: one broker may be behind.
+        """
         wanted = None if names is None else list(dict.fromkeys(names))
         if wanted == []:
             return {}
@@ -76,7 +79,9 @@ class ClusterClient:
         return self._session.insist(patience, lambda: self._topics(wanted, patience))
 
     def _topics(self, wanted: list[str] | None, patience: Patience) -> dict[str, TopicFacts]:
-        self._session.refresh(wanted, patience)
+        asked = self._session.refresh(wanted, patience)
+        if wanted is not None:
+            self._session.refresh_elsewhere(wanted, asked, patience)
         view = self._session.view
         found: dict[str, TopicFacts] = {}
         for name in view.names() if wanted is None else wanted:
@@ -132,14 +137,21 @@ class ClusterClient:
         *,
         read_committed: bool,
         bytes_at_once: int = BYTES_AT_ONCE,
+        topic_id: TopicId = NO_TOPIC_ID,
     ) -> Iterator[Fetched]:
         """Everything from `start` until `end` is reached, one request ahead of the caller.
 
         OffsetGone if it is not there. Batches are whole, so the first may begin before `start` and the
-        last may go beyond `end`. An `end` that is not written yet is waited for.
+        last may go beyond `end`. An `end` that is not written yet is waited for. If a `topic_id` is given,
+        the topic must have it: TopicReplaced if it has another.
         """
         fetching = Fetching(
-            self._session, partition, end, read_committed=read_committed, bytes_at_once=bytes_at_once
+            self._session,
+            partition,
+            end,
+            read_committed=read_committed,
+            bytes_at_once=bytes_at_once,
+            topic_id=topic_id,
         )
         return fetching.run(start)
 

@@ -7,7 +7,8 @@ Rule 1: data goes to the caller as it came, in one piece, without a copy: whole 
         What is cut off at its end, and batches that begin at or after `end`, are left out.
 Rule 2: about as much is asked for as lies before `end`, judged by what came so far, so that a small
         range of a large topic does not cost a large answer.
-Rule 3: a topic that was deleted and made anew is another topic; its records are not given out.
+Rule 3: a topic that was deleted and made anew is another topic; its records are not given out. That is so
+        for the topic id that the caller gives, and for the id under which the first answer came.
 """
 
 from collections.abc import Iterator
@@ -45,6 +46,11 @@ _BATCH: Final = Layout(">qi4xb6xi")
 _LENGTH_COUNTS_FROM: Final = 12
 _HEADER_BYTES: Final = 61
 _MAGIC: Final = 2
+
+
+_OTHER_ID: Final = (
+    "the topic was deleted and made anew since its offsets were looked up; what they named is gone"
+)
 
 
 class Fetched(NamedTuple):
@@ -112,6 +118,7 @@ class Fetching:
         *,
         read_committed: bool,
         bytes_at_once: int,
+        topic_id: TopicId = NO_TOPIC_ID,
     ) -> None:
         self._session = session
         self._partition = partition
@@ -120,6 +127,7 @@ class Fetching:
         self._bytes_at_once = bytes_at_once
         self._bytes_per_offset = float(_BYTES_PER_OFFSET_GUESSED)
         self._bytes_floor = 0
+        self._wanted_id = topic_id
         self._topic_id: TopicId | None = None
         """Of the topic that has answered. What a client remembers from earlier may be a topic before it."""
         self._ahead: _Asked | None = None
@@ -203,6 +211,10 @@ class Fetching:
                 f"fetching {self._partition} failed: topic {self._partition.topic} was deleted and made anew "
                 "while it was read; what was to be read is gone. Start again with the new one."
             )
+        if NO_TOPIC_ID not in (self._wanted_id, leader.topic_id) and leader.topic_id != self._wanted_id:
+            # This client, or the broker it asked, may know a topic before or after the one that is wanted:
+            # metadata is asked for again, as it is for a topic that is unknown. Then it is TopicReplaced.
+            raise Failed(trouble_of(ErrorCode.INCONSISTENT_TOPIC_ID, _OTHER_ID))
 
     # Judging
 

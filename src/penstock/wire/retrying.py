@@ -2,7 +2,8 @@
 
 Rule 1: whatever passes by itself is tried again, as long as the caller has time; nothing else is.
 Rule 2: an unknown topic passes only right after its creation, while the news spreads. That is given
-        some seconds and not the whole time, because a misspelt name is the likelier reason.
+        some seconds and not the whole time, because a misspelt name is the likelier reason. The same holds
+        for a topic that has another id than the one asked for.
 Rule 3: an error this table does not know is not tried again.
 """
 
@@ -96,11 +97,16 @@ def is_unknown_topic(trouble: Trouble) -> bool:
     return trouble.code in _UNKNOWN_TOPIC
 
 
+def is_other_topic(trouble: Trouble) -> bool:
+    return trouble.code == ErrorCode.INCONSISTENT_TOPIC_ID
+
+
 def may_try_again(trouble: Trouble, *, spent_s: float, timeout_s: float) -> bool:
     """`spent_s`: when the next attempt would begin, counted from the first or the last that got somewhere."""
     if trouble.remedy is Remedy.GIVE_UP:
         return False
-    allowed_s = min(timeout_s, UNKNOWN_TOPIC_S_MAX) if is_unknown_topic(trouble) else timeout_s
+    is_brief = is_unknown_topic(trouble) or is_other_topic(trouble)
+    allowed_s = min(timeout_s, UNKNOWN_TOPIC_S_MAX) if is_brief else timeout_s
     return spent_s < allowed_s
 
 

@@ -8,24 +8,40 @@ Rule 2: an answer is taken for those partitions it succeeded for; only the other
 Rule 3: a call ends within its time: no attempt begins after it, and each is given no more than is left.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.config.listeners import Address
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR, FindCoordinatorRequest
-from penstock.protocol.messages.metadata import METADATA, MetadataRequest, MetadataRequestTopic
+from penstock.protocol.messages.metadata import (
+    METADATA,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from penstock.protocol.schema import Api, Request, Response
 from penstock.types import TopicPartition
 from penstock.wire.blocking import Pending
 from penstock.wire.brokers import Broker, Brokers, Failed, Network
-from penstock.wire.errors import RecordsTooLarge, Refused, TopicUnknown, Unreachable, WireError
-from penstock.wire.retrying import Remedy, Trouble, is_unknown_topic, may_try_again, pause_s, trouble_of
+from penstock.wire.errors import RecordsTooLarge, Refused, TopicReplaced, TopicUnknown, Unreachable, WireError
+from penstock.wire.retrying import (
+    Remedy,
+    Trouble,
+    is_other_topic,
+    is_unknown_topic,
+    may_try_again,
+    pause_s,
+    trouble_of,
+)
 from penstock.wire.view import ClusterView, Leader
 
 _TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 _MANY_COORDINATORS: Final = 4
 """The first version of FindCoordinator that takes several keys."""
+_OTHERS_MAX: Final = 2
+_OTHER_S_MAX: Final = 5.0
+"""How many brokers are asked about a topic that the first one does not know, and for how long each."""
 
 Work = TypeVar("Work")
 Found = TypeVar("Found")
@@ -77,6 +93,8 @@ class Patience:
 def _kind(trouble: Trouble) -> type[WireError]:
     if is_unknown_topic(trouble):
         return TopicUnknown
+    if is_other_topic(trouble):
+        return TopicReplaced
     if trouble.code in _TOO_LARGE:
         return RecordsTooLarge
     if trouble.code == ErrorCode.NONE:
@@ -115,16 +133,34 @@ class Session:
         with self._brokers.using(broker):
             return send()
 
-    def refresh(self, names: Iterable[str] | None, patience: Patience) -> None:
-        """Ask who the brokers are and who leads these topics; None: all there are."""
-        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-        answer = self.exchange(self.any_broker(patience), METADATA, request)
-        if answer.error_code != ErrorCode.NONE:
-            raise Failed(trouble_of(answer.error_code))
+    def refresh(self, names: Iterable[str] | None, patience: Patience) -> Address:
+        """Ask who the brokers are and who leads these topics; None: all there are. Which broker answered."""
+        broker = self.any_broker(patience)
+        answer = self._metadata(broker, names)
         if names is None:
             self.view = ClusterView()
         self.view.learn(answer)
+        return broker.address
+
+    def refresh_elsewhere(self, names: Sequence[str], asked: Address, patience: Patience) -> None:
+        """Ask brokers other than `asked` about topics that it does not know: it may be behind the others."""
+        others = [address for address in self.view.addresses.values() if address != asked]
+        for address in others[:_OTHERS_MAX]:
+            if not (unknown := self.view.unknown(names)):
+                return
+            try:
+                broker = self._brokers.at(address, min(max(patience.left_s(), 0.001), _OTHER_S_MAX))
+                self.view.learn(self._metadata(broker, unknown))
+            except Failed:
+                continue  # one broker has answered; this was a second opinion, and others may give it
+
+    def _metadata(self, broker: Broker, names: Iterable[str] | None) -> MetadataResponse:
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        answer = self.exchange(broker, METADATA, request)
+        if answer.error_code != ErrorCode.NONE:
+            raise Failed(trouble_of(answer.error_code))
+        return answer
 
     def leaders_of(
         self, partitions: Iterable[TopicPartition], patience: Patience

@@ -11,7 +11,7 @@ from penstock.config.listeners import Address
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from penstock.types import NodeId, TopicId, TopicPartition
-from penstock.wire.retrying import Remedy, Trouble, trouble_of
+from penstock.wire.retrying import Remedy, Trouble, is_unknown_topic, trouble_of
 
 _NO_LEADER: Final = Trouble("it has no leader at present", Remedy.FIND_LEADER, ErrorCode.LEADER_NOT_AVAILABLE)
 
@@ -70,6 +70,15 @@ class ClusterView:
         """Those about which nothing is known, not even that they do not exist."""
         return [
             name for name in dict.fromkeys(names) if name not in self._topics and name not in self._troubles
+        ]
+
+    def unknown(self, names: Iterable[str]) -> list[str]:
+        """Those that no broker has described, because the brokers asked say that they do not exist."""
+        return [
+            name
+            for name in names
+            if name not in self._topics
+            and (name not in self._troubles or is_unknown_topic(self._troubles[name]))
         ]
 
     def names(self) -> list[str]:

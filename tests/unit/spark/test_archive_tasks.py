@@ -22,8 +22,8 @@ from penstock.spark.offsets import Range
 from penstock.spark.pipelines.archive_tasks import COLUMNS, RANGE, ArchiveSink, ArchiveWriter, RangeSource
 from penstock.spark.source import RangePartition
 from penstock.testing import Broker, broker
-from penstock.types import Offset, TopicPartition
-from tests.spark.topics import create, fill, numbered
+from penstock.types import NO_TOPIC_ID, Offset, TopicId, TopicPartition
+from tests.spark.topics import client_of, create, fill, numbered
 
 PARTITION = TopicPartition("gone", 0)
 
@@ -42,9 +42,12 @@ def test_a_range_goes_in_at_one_end_and_its_records_come_out_at_the_other(
     options = {"kafka.bootstrap.servers": running.bootstrap, "subscribe": "ranges"}
     source = RangeSource(options)
     reader = source.streamReader(RANGE)
-    wanted = Range(TopicPartition("ranges", 0), Offset(10), Offset(30))
+    with client_of(running) as client:
+        topic_id = client.topics(["ranges"])["ranges"].id
+    wanted = Range(TopicPartition("ranges", 0), Offset(10), Offset(30), topic_id)
     (handed,) = reader.read(RangePartition(wanted))
-    assert handed.to_pylist() == [{"topic": "ranges", "partition": 0, "start": 10, "end": 30}]
+    row = {"topic": "ranges", "partition": 0, "start": 10, "end": 30, "topicId": topic_id}
+    assert handed.to_pylist() == [row]
     for_sink = {f"read.{name}": value for name, value in options.items()}
     sink = ArchiveSink({**for_sink, "path": str(tmp_path / "lake"), "partitionBy": "none"})
     writer = sink.streamWriter(RANGE, overwrite=False)
@@ -61,8 +64,9 @@ def writer_for(running: Broker, folder: Path, topic: str, **more: str) -> Archiv
     return ArchiveWriter({**options, **{f"read.{name}": value for name, value in read.items()}})
 
 
-def ranges(topic: str, *spans: tuple[int, int]) -> Iterator[pa.RecordBatch]:
-    rows = [{"topic": topic, "partition": 0, "start": start, "end": end} for start, end in spans]
+def ranges(topic: str, *spans: tuple[int, int], topic_id: TopicId = NO_TOPIC_ID) -> Iterator[pa.RecordBatch]:
+    place = {"topic": topic, "partition": 0, "topicId": topic_id}
+    rows = [{**place, "start": start, "end": end} for start, end in spans]
     yield pa.RecordBatch.from_pylist(rows, to_arrow_schema(RANGE, timezone="UTC"))
 
 
@@ -94,6 +98,26 @@ def test_records_that_are_gone_are_counted_and_the_archive_goes_on(running: Brok
         assert table.recorded("query")[:2] == (1, 20)
         assert table.recorded("query").lost == 20
         assert table.ends([PARTITION]) == {PARTITION: 40}
+
+
+def test_records_of_a_topic_made_anew_after_the_plan_are_not_archived(
+    running: Broker, tmp_path: Path
+) -> None:
+    create(running, "anew")
+    with client_of(running) as client:
+        planned = client.topics(["anew"])["anew"].id
+    admin = AdminClient({"bootstrap.servers": running.bootstrap})
+    (deleted,) = admin.delete_topics(["anew"]).values()
+    deleted.result()
+    create(running, "anew")
+    fill(running, "anew", numbered(50))
+    files = TaskFiles(tmp_path, Shape(PartitionBy.NONE), batch=0, task=0, flat=True)
+    strict = writer_for(running, tmp_path / "lake", "anew")
+    with pytest.raises(DataLost, match=r"anew-0.*was deleted and made anew"):
+        written(strict.rows(ranges("anew", (0, 50), topic_id=planned), files), files)
+    lenient = writer_for(running, tmp_path / "lake", "anew", failOnDataLoss="false")
+    assert written(lenient.rows(ranges("anew", (0, 50), topic_id=planned), files), files) == ()
+    assert files.lost == 50
 
 
 def test_offsets_of_which_none_is_left_are_a_batch_too(running: Broker, tmp_path: Path) -> None:

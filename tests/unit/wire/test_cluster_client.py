@@ -178,6 +178,19 @@ def test_topics_that_do_not_exist_are_absent(client: ClusterClient, cluster: Fak
     assert cluster.now == 0.0
 
 
+def test_a_topic_that_one_broker_does_not_know_is_looked_for_at_others(
+    client: ClusterClient, cluster: FakeCluster
+) -> None:
+    unknown = MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "orders")
+    behind = cluster.metadata(MetadataRequest([]), 0)
+    behind.topics = [unknown]
+    cluster.brokers[0].on(METADATA, behind)
+    assert client.topics(["orders"])["orders"].id == cluster.topic_id
+    cluster.brokers[1].is_up = False
+    cluster.streams[-1].close()
+    assert client.topics(["orders"]) == {}  # the second opinion is not to be had
+
+
 def test_a_topic_just_created_is_waited_for_and_a_misspelt_one_not_long(
     client: ClusterClient, cluster: FakeCluster
 ) -> None:

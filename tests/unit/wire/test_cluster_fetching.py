@@ -18,7 +18,7 @@ from penstock.protocol.messages.metadata import METADATA
 from penstock.types import Offset, TopicId
 from penstock.wire.cluster import ClusterClient, Fetched, OffsetGone, WireError
 from penstock.wire.errors import TopicReplaced
-from penstock.wire.retrying import PAUSE_S_MIN
+from penstock.wire.retrying import PAUSE_S_MIN, UNKNOWN_TOPIC_S_MAX
 from tests.unit.wire.fake_cluster import (
     ORDERS,
     TIMEOUT_S,
@@ -237,6 +237,21 @@ def test_what_is_remembered_of_an_earlier_topic_is_no_reason_not_to_read(
     cluster.brokers[0].on(FETCH, gone, log.serve)
 
     assert joined(fetch(client, 0, 100)) == b"".join(log.batches)
+
+
+def test_a_topic_with_another_id_than_was_asked_for_is_not_read(
+    client: ClusterClient, cluster: FakeCluster
+) -> None:
+    cluster.brokers[0].on(FETCH, Log(3).serve)
+    cluster.brokers[0].on(LIST_OFFSETS, offsets_answer())
+    ask_latest(client)  # the client knows the topic as it was
+    cluster.topic_id = TopicId(b"another topic...")
+    assert joined(fetch(client, 0, 30, topic_id=cluster.topic_id))
+    asked = cluster.brokers[0].count(FETCH)
+    with pytest.raises(TopicReplaced, match="deleted and made anew since its offsets were looked up"):
+        fetch(client, 0, 30, topic_id=TOPIC_ID)
+    assert cluster.brokers[0].count(FETCH) == asked
+    assert cluster.now <= UNKNOWN_TOPIC_S_MAX
 
 
 def test_a_batch_larger_than_was_asked_for_is_asked_for_again(

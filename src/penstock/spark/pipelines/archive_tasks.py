@@ -1,6 +1,6 @@
 """What moves through Spark while topics are archived: which records, and not the records.
 
-    format("penstock-ranges") ── topic, partition, start, end ──▶ format("penstock-archive") ──▶ files
+    format("penstock-ranges") ── topic, id, partition, start, end ──▶ format("penstock-archive") ──▶ files
 
 Strategy: a source and a sink that belong together. The source gives one row for each task, which says what
 the task has to read. The sink's part of the same task fetches those records, decodes them and writes the
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from penstock.spark.access import client_settings
 from penstock.spark.discovery import earliest_of
@@ -35,7 +35,7 @@ from penstock.spark.pool import borrowed
 from penstock.spark.reading import read_range
 from penstock.spark.stream_source import StreamReader
 from penstock.spark.table import Table, full_schema
-from penstock.types import Offset, TopicPartition
+from penstock.types import Offset, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,6 +50,7 @@ RANGE: Final = StructType(
         StructField("partition", IntegerType()),
         StructField("start", LongType()),
         StructField("end", LongType()),
+        StructField("topicId", BinaryType()),
     ]
 )
 
@@ -73,8 +74,8 @@ class RangeSource(DataSource):
 
 class RangeReader(StreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        (topic, number), start, end = self.begun(partition)
-        row = {"topic": topic, "partition": number, "start": start, "end": end}
+        (topic, number), start, end, topic_id = self.begun(partition)
+        row = {"topic": topic, "partition": number, "start": start, "end": end, "topicId": topic_id}
         yield pa.RecordBatch.from_pylist([row], to_arrow_schema(RANGE, timezone="UTC"))
 
 
@@ -143,7 +144,8 @@ def _ranges(given: Iterator[pa.RecordBatch]) -> Iterator[Range]:
 
 
 def _range(row: Mapping[str, Any]) -> Range:
-    return Range(TopicPartition(row["topic"], row["partition"]), Offset(row["start"]), Offset(row["end"]))
+    partition = TopicPartition(row["topic"], row["partition"])
+    return Range(partition, Offset(row["start"]), Offset(row["end"]), TopicId(row["topicId"]))
 
 
 def _records_table() -> Table:
