@@ -5,21 +5,26 @@
 
 Strategy: a commit is a file that is complete before it gets its number, and a number is given once
 (`disk.create_once`). So of two who commit at the same time one comes second, reads what the first did and
-decides again. Now and then the sum of all commits is written too, so that few have to be read.
+decides again. Every SNAPSHOT_EVERY commits the sum of all commits is written too, so that few have to be
+read. What a snapshot stands for is removed by the commit that wrote it, once it is a minute old. So the log
+is about as large as the list of the table's files, however many commits there were.
 
 Rule 1: commits have no gaps. Where one is missing the log is damaged, and is not guessed at.
-Rule 2: `replay` is the one meaning of a commit, whoever reads it.
+Rule 2: `replay` is the one meaning of a commit, whoever reads it. It copies the files of the table once, for
+        however many commits.
 """
 
 import base64
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from penstock.errors import CorruptData
+from penstock.limits import MINUTE_MS
 from penstock.spark.lake import disk
 from penstock.spark.lake.table import OURS, DataFile, Recorded
 from penstock.types import TopicPartition
@@ -60,18 +65,25 @@ class State(NamedTuple):
 EMPTY: Final = State(0, {}, {}, {}, None)
 
 
-def replay(state: State, entry: Entry) -> State:
-    files = {path: file for path, file in state.files.items() if path not in entry.remove}
-    files |= {file.path: file for file in entry.add}
-    apps, ends = dict(state.apps), state.ends | entry.ends
-    if entry.app is not None and entry.recorded is not None:
-        apps[entry.app] = entry.recorded
-    return State(state.number + 1, files, apps, ends, entry.schema or state.schema)
+def replay(state: State, entries: Iterable[Entry]) -> State:
+    """The table after these commits, its files in the order in which they came."""
+    number, schema = state.number, state.schema
+    files, apps, ends = dict(state.files), dict(state.apps), dict(state.ends)
+    for entry in entries:
+        for path in entry.remove:
+            files.pop(path, None)
+        files.update((file.path, file) for file in entry.add)
+        ends |= entry.ends
+        if entry.app is not None and entry.recorded is not None:
+            apps[entry.app] = entry.recorded
+        number, schema = number + 1, entry.schema or schema
+    return State(number, files, apps, ends, schema)
 
 
 class Manifest:
-    def __init__(self, table: Path) -> None:
+    def __init__(self, table: Path, keep_ms: int = MINUTE_MS) -> None:
         self.folder = table / OURS / "log"
+        self._keep_ms = keep_ms
 
     def read(self) -> State:
         missing: int | None = None
@@ -98,11 +110,19 @@ class Manifest:
             if entry is None:
                 return None
             if self._create(state.number + 1, entry) and not self._is_past(state.number + 1):
-                after = replay(state, entry)
+                after = replay(state, [entry])
                 if after.number % SNAPSHOT_EVERY == 0:
                     disk.replace(self._path(after.number, SNAPSHOT_SUFFIX), _dump(_snapshot_document(after)))
+                    self._remove_needless()
                 return after
         raise CorruptData(f"{self.folder} changes faster than it can be written")
+
+    def _remove_needless(self) -> None:
+        """Whoever has listed the log reads it within a minute; who does not lists it again."""
+        limit_ms = time.time_ns() // 1_000_000 - self._keep_ms
+        for path in self.needless():
+            if disk.written_ms(path) <= limit_ms:
+                path.unlink(missing_ok=True)  # another commit may do the same
 
     def needless(self) -> list[Path]:
         """Commits and snapshots that a newer snapshot stands for."""
@@ -139,9 +159,7 @@ class Manifest:
     def _read(self, names: set[tuple[int, bool]]) -> State:
         start = _newest_snapshot(names)
         state = _load(self._path(start, SNAPSHOT_SUFFIX), _state) if start else EMPTY
-        for number in _to_read(names):
-            state = replay(state, _load(self._path(number, COMMIT_SUFFIX), _entry))
-        return state
+        return replay(state, [_load(self._path(number, COMMIT_SUFFIX), _entry) for number in _to_read(names)])
 
 
 def _newest_snapshot(names: set[tuple[int, bool]]) -> int:
