@@ -87,7 +87,8 @@ def _copy_jars(version: str, folder: Path) -> str | None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         pom = Path(temporary) / "pom.xml"
         pom.write_text(_POM.format(version=version))
-        jars = Path(temporary) / "jars"
+        # Maven takes a relative folder to be beside the pom, not below the working directory.
+        jars = Path(temporary).resolve() / "jars"
         command = ["mvn", "--quiet", "--batch-mode", "--file", str(pom)]
         command += ["dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_MAVEN_S_MAX, check=False)
