@@ -29,6 +29,11 @@ TOPIC_NAME_CHARACTERS_MAX = 249
 FILE_NAME_BYTES_MAX = 255
 # A setting's value must fit Kafka's short string.
 CONFIG_VALUE_BYTES_MAX = SHORT_MAX
+# Broker settings that this release does not know are kept for tools that set them, but not without end:
+# so many of one broker, or of the defaults of all, with so long names, and so many bytes of all together.
+UNKNOWN_SETTINGS_MAX = 100
+UNKNOWN_SETTING_NAME_BYTES_MAX = 249
+UNKNOWN_SETTINGS_BYTES_MAX = 64 * KIB
 
 # Coordinators -----------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ _WARNINGS = 4
 _WAIT_S = 20.0
 _RECORDS = 200
 _BASE_MS = 1_700_000_000_000
+_ONE_HAS = ("local.retention.", "remote.", "flush.policy", "retention.topic.bytes")
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -179,6 +180,16 @@ def _administration(address: str) -> Plain:
     return seen
 
 
+def _order_of_settings(address: str) -> Plain:
+    """Names alone, in the order in which they are listed, without those that only one broker has."""
+    topic = "story-settings"
+    _make_topic(address, topic)
+    admin = _admin(address)
+    (future,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
+    names = [name for name in future.result(_WAIT_S) if not name.startswith(_ONE_HAS)]
+    return {"ordered": [*names]}
+
+
 def _kafka_python(address: str) -> Plain:
     topic = "story-kafka-python"
     admin = KafkaAdminClient(bootstrap_servers=address)
@@ -208,5 +219,6 @@ STORIES: dict[str, Story] = {
     **{f"produced and consumed, {codec}": _produced_and_consumed(codec) for codec in _CODECS},
     "watermarks and times": _watermarks_and_times,
     "administration": _administration,
+    "order of settings": _order_of_settings,
     "kafka-python": _kafka_python,
 }

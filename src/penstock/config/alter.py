@@ -6,6 +6,8 @@ or raises ApiError with Kafka's code and a sentence. Storing the result is the c
 
 Rule 1: keys that are not asked about stay as they are, also those this release does not know.
 Rule 2: what a request leaves behind must hold together (`checks`), not only each value alone.
+Rule 3: a broker keeps settings that this release does not know, as Kafka does, because tools set them
+        and fail where they are rejected. Nothing acts on them, and their number and size are bounded.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,14 +15,19 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from penstock.config.broker import BrokerConfig
-from penstock.config.broker_settings import BROKER_SETTINGS, find_setting
+from penstock.config.broker_settings import find_setting
 from penstock.config.checks import broker_problems, group_problems, topic_problems
 from penstock.config.group_settings import ONE_GROUP_SETTINGS
 from penstock.config.layers import NOTHING, group_value_of, topic_value_of, value_of
 from penstock.config.setting import ConfigType, Setting, render, unknown_setting
 from penstock.config.topic_settings import IGNORED_TOPIC_SETTINGS, TOPIC_SETTINGS
 from penstock.errors import ApiError, ConfigError, ErrorCode
-from penstock.limits import CONFIG_VALUE_BYTES_MAX
+from penstock.limits import (
+    CONFIG_VALUE_BYTES_MAX,
+    UNKNOWN_SETTING_NAME_BYTES_MAX,
+    UNKNOWN_SETTINGS_BYTES_MAX,
+    UNKNOWN_SETTINGS_MAX,
+)
 
 
 class AlterOp(IntEnum):
@@ -81,7 +88,7 @@ def alter_broker(
     for alteration in alterations:
         setting = find_setting(alteration.name)
         if setting is None:
-            _refuse_unknown(alteration, wanted, BROKER_SETTINGS)
+            _keep_unknown(alteration, wanted)
             continue
         if not setting.reload:
             raise ApiError(
@@ -89,6 +96,7 @@ def alter_broker(
                 f"{setting.name} is read-only at run time; it is set when the broker starts",
             )
         _apply(setting, alteration, value_of(setting.name, given), wanted)
+    _bound_unknown(wanted)
     _refuse_problems(broker_problems(given))
     return wanted
 
@@ -170,6 +178,37 @@ def _refuse_unknown(alteration: Alteration, wanted: dict[str, str], known: Itera
     if alteration.op != AlterOp.DELETE or alteration.name not in wanted:
         raise ApiError(ErrorCode.INVALID_CONFIG, unknown_setting(alteration.name, known))
     del wanted[alteration.name]
+
+
+def _keep_unknown(alteration: Alteration, wanted: dict[str, str]) -> None:
+    """Store a broker setting without a declaration. Its type is unknown, so it can be no list."""
+    name, text, op = alteration
+    if op == AlterOp.DELETE:
+        wanted.pop(name, None)
+        return
+    if op != AlterOp.SET:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"{unknown_setting(name, ())}: it can only be set or deleted"
+        )
+    if text is None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{unknown_setting(name, ())}: a value is required")
+    if not 0 < len(name.encode()) <= UNKNOWN_SETTING_NAME_BYTES_MAX:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            f"{unknown_setting(name, ())}: its name must have 1 to {UNKNOWN_SETTING_NAME_BYTES_MAX} bytes",
+        )
+    wanted[name] = text
+
+
+def _bound_unknown(wanted: Mapping[str, str]) -> None:
+    unknown = {name: text for name, text in wanted.items() if find_setting(name) is None}
+    size = sum(len(name.encode()) + len(text.encode()) for name, text in unknown.items())
+    if len(unknown) > UNKNOWN_SETTINGS_MAX or size > UNKNOWN_SETTINGS_BYTES_MAX:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            f"{len(unknown)} settings that this broker does not know, with {size} bytes, are too many: "
+            f"at most {UNKNOWN_SETTINGS_MAX} with {UNKNOWN_SETTINGS_BYTES_MAX} bytes are kept; delete some",
+        )
 
 
 def _refuse_problems(problems: Sequence[str]) -> None:

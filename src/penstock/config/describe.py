@@ -1,10 +1,11 @@
 """Answers for DescribeConfigs: every setting, its value, and where the value came from.
 
 What is described is read from the same list that decides which value counts (`layers`). Passwords
-never leave: their entries and synonyms have no value.
+never leave: their entries and synonyms have no value. Nor do values of settings that this release does
+not know: any of them may be a password.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from penstock.config.layers import (
     synonyms_of,
     topic_synonyms_of,
 )
+from penstock.config.listing_order import BROKER_SLOTS, GROUP_SLOTS, TOPIC_SLOTS, in_kafkas_order
 from penstock.config.setting import ConfigSource, ConfigType, Setting, render, without_password
 from penstock.config.topic_settings import TOPIC_SETTINGS
 
@@ -37,7 +39,7 @@ class ConfigEntry(NamedTuple):
     read_only: bool
     sensitive: bool
     type: ConfigType
-    documentation: str
+    documentation: str | None
     synonyms: tuple[ConfigSynonym, ...]
     """The one that counts first."""
 
@@ -56,19 +58,25 @@ def describe_broker(broker: BrokerConfig) -> list[ConfigEntry]:
     given = broker.given
     extra = [find_setting(name) for name in sorted(given.static) if name not in BROKER_SETTINGS]
     settings = (*BROKER_SETTINGS.values(), *(setting for setting in extra if setting is not None))
-    return [
+    entries = [
         _entry(setting, synonyms_of(setting, given), read_only=not setting.reload) for setting in settings
     ]
+    entries += _unknown_entries(
+        (ConfigSource.DYNAMIC_BROKER, given.own), (ConfigSource.DYNAMIC_DEFAULT_BROKER, given.cluster)
+    )
+    return in_kafkas_order(entries, BROKER_SLOTS)
 
 
 def describe_cluster_defaults(broker: BrokerConfig) -> list[ConfigEntry]:
     """What was set at run time for all brokers, and nothing else."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER
-    return [
+    cluster = broker.given.cluster
+    known = [
         _entry(BROKER_SETTINGS[name], [Synonym(name, text, source)], read_only=False)
-        for name, text in sorted(broker.given.cluster.items())
+        for name, text in sorted(cluster.items())
         if name in BROKER_SETTINGS
     ]
+    return [*known, *_unknown_entries((source, cluster))]
 
 
 def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
@@ -81,7 +89,7 @@ def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[C
         entries.append(
             ConfigEntry(name, text, source, False, False, setting.type, documentation(setting), synonyms)
         )
-    return entries
+    return in_kafkas_order(entries, GROUP_SLOTS)
 
 
 # A tool asks for every topic of a cluster at once, and most of their settings are the broker's.
@@ -89,7 +97,8 @@ def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[C
 def _followed(*layers: frozenset[tuple[str, str]]) -> tuple[ConfigEntry, ...]:
     """The entries of a topic that has no settings of its own."""
     given = Given(*(dict(layer) for layer in layers))
-    return tuple(_topic_entry(setting, NOTHING, given) for setting in TOPIC_SETTINGS.values())
+    settings = in_kafkas_order(TOPIC_SETTINGS.values(), TOPIC_SLOTS)
+    return tuple(_topic_entry(setting, NOTHING, given) for setting in settings)
 
 
 def _topic_entry(setting: Setting, overrides: Mapping[str, str], given: Given) -> ConfigEntry:
@@ -111,6 +120,23 @@ def _entry(setting: Setting, synonyms: list[Synonym], *, read_only: bool) -> Con
             for name, text, source in synonyms
         ),
     )
+
+
+def _unknown_entries(*layers: tuple[ConfigSource, Mapping[str, str]]) -> Iterator[ConfigEntry]:
+    """Settings without a declaration, in layers of which the first counts before the next."""
+    for name in sorted(set().union(*(layer for _, layer in layers))):
+        if find_setting(name) is None:
+            synonyms = tuple(ConfigSynonym(name, None, source) for source, layer in layers if name in layer)
+            yield ConfigEntry(
+                name=name,
+                value=None,
+                source=synonyms[0].source,
+                read_only=True,
+                sensitive=True,
+                type=ConfigType.UNKNOWN,
+                documentation=None,
+                synonyms=synonyms,
+            )
 
 
 def documentation(setting: Setting) -> str:

@@ -26,6 +26,7 @@ Value = bool | int | float | str | tuple[str, ...]
 class ConfigType(IntEnum):
     """Kafka's numbers."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3

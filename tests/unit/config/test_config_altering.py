@@ -192,7 +192,6 @@ def test_what_is_read_at_start_cannot_be_changed_later(name: str, op: AlterOp) -
 
 
 def test_a_brokers_settings_are_checked_like_a_topics() -> None:
-    assert broker_refusal(("log.retention.mss", "1", SET))[0] is ErrorCode.INVALID_CONFIG
     assert broker_refusal(("max.connections", "0", SET))[0] is ErrorCode.INVALID_CONFIG
     assert broker_refusal(("max.connections", None, SET))[0] is ErrorCode.INVALID_REQUEST
     assert broker_refusal(("max.connections", "1", SET), ("max.connections", "2", SET))[0] is (
@@ -201,6 +200,39 @@ def test_a_brokers_settings_are_checked_like_a_topics() -> None:
     code, said = broker_refusal(("message.max.bytes", "104857601", SET))
     assert code is ErrorCode.INVALID_CONFIG
     assert "a batch has to fit a request" in said
+
+
+def test_a_broker_keeps_settings_that_it_does_not_know_without_effect() -> None:
+    known = Alteration("max.connections", "5")
+    own = alter_broker({}, [Alteration("my.plugin.setting", " as it is "), known], DEFAULT)
+    assert own == {"my.plugin.setting": " as it is ", "max.connections": "5"}
+    without_unknown = DEFAULT.with_dynamic(own={"max.connections": "5"})
+    assert DEFAULT.with_dynamic(own=own).network == without_unknown.network
+    assert alter_broker(own, [Alteration("my.plugin.setting", None, DELETE)], DEFAULT) == {
+        "max.connections": "5"
+    }
+    assert replace_broker([("my.plugin.setting", "2")], DEFAULT, cluster_wide=True) == {
+        "my.plugin.setting": "2"
+    }
+
+
+@pytest.mark.parametrize(("text", "op"), [("1", APPEND), ("1", SUBTRACT), (None, SET), ("1", 9)])
+def test_an_unknown_broker_setting_can_only_be_set_or_deleted(text: str | None, op: int) -> None:
+    code, said = broker_refusal(("my.plugin.setting", text, op))
+    assert code is ErrorCode.INVALID_REQUEST
+    assert said.startswith("unknown setting 'my.plugin.setting'")
+
+
+def test_unknown_broker_settings_are_bounded_in_number_and_size() -> None:
+    many = {f"unknown.{number}": "1" for number in range(100)}
+    assert alter_broker(many, [Alteration("unknown.0", "2")], DEFAULT) == {**many, "unknown.0": "2"}
+    with pytest.raises(ApiError, match="101 settings that this broker does not know"):
+        alter_broker(many, [Alteration("one.more", "1")], DEFAULT)
+    large = {"a": "x" * 32_000, "b": "x" * 32_000}
+    with pytest.raises(ApiError, match="are too many"):
+        alter_broker(large, [Alteration("c", "x" * 3_000)], DEFAULT)
+    assert "1 to 249 bytes" in broker_refusal(("x" * 250, "1", SET))[1]
+    assert "1 to 249 bytes" in broker_refusal(("", "1", SET))[1]
 
 
 def test_replacing_a_brokers_settings_leaves_only_what_is_given() -> None:

@@ -5,11 +5,14 @@ from collections.abc import Mapping
 from penstock.config.broker import BrokerConfig
 from penstock.config.describe import (
     ConfigEntry,
+    ConfigSynonym,
     describe_broker,
     describe_cluster_defaults,
+    describe_group,
     describe_topic,
 )
 from penstock.config.layers import Given
+from penstock.config.setting import ConfigSource, ConfigType
 from penstock.config.sources import load
 from penstock.config.topic_settings import TOPIC_SETTINGS
 
@@ -75,7 +78,7 @@ def test_a_setting_changed_at_run_time_names_the_broker_as_its_source() -> None:
 
 def test_every_topic_setting_is_described_and_ignored_ones_are_not() -> None:
     entries = describe_topic({"message.format.version": "2.8"}, DEFAULT)
-    assert [entry.name for entry in entries] == list(TOPIC_SETTINGS)
+    assert sorted(entry.name for entry in entries) == sorted(TOPIC_SETTINGS)
     assert all(entry.documentation and entry.value is not None for entry in entries)
 
 
@@ -84,7 +87,7 @@ def test_what_a_tool_checks_for_is_what_the_topic_was_given() -> None:
 
 
 def test_a_setting_without_effect_says_so() -> None:
-    assert "Effect: none yet" in topic_entry("preallocate", {}).documentation
+    assert "Effect: none yet" in str(topic_entry("preallocate", {}).documentation)
 
 
 def test_a_brokers_entries_say_what_can_be_changed_while_it_runs() -> None:
@@ -123,7 +126,61 @@ def test_one_listeners_setting_is_described_with_that_of_all_behind_it() -> None
     ]
 
 
+def test_an_unknown_setting_is_listed_without_its_value_where_it_was_set() -> None:
+    broker = DEFAULT.with_dynamic(own={"my.own": "secret"}, cluster={"my.own": "old", "my.default": "secret"})
+    own = ConfigSynonym("my.own", None, ConfigSource.DYNAMIC_BROKER)
+    own_of_all, default_of_all = (
+        ConfigSynonym(name, None, ConfigSource.DYNAMIC_DEFAULT_BROKER) for name in ("my.own", "my.default")
+    )
+    listed = {entry for entry in describe_broker(broker) if entry.name.startswith("my.")}
+    assert listed == {
+        ConfigEntry("my.own", None, own.source, True, True, ConfigType.UNKNOWN, None, (own, own_of_all)),
+        ConfigEntry(
+            "my.default", None, default_of_all.source, True, True, ConfigType.UNKNOWN, None, (default_of_all,)
+        ),
+    }
+    defaults = describe_cluster_defaults(broker)
+    assert [(entry.name, entry.value, entry.source) for entry in defaults] == [
+        ("my.default", None, 3),
+        ("my.own", None, 3),
+    ]
+
+
 def test_cluster_defaults_are_only_what_was_set_for_all_brokers() -> None:
-    broker = DEFAULT.with_dynamic(own={"log.roll.ms": "9"}, cluster={"max.connections": "7", "newer": "1"})
+    broker = DEFAULT.with_dynamic(own={"log.roll.ms": "9"}, cluster={"max.connections": "7"})
     (entry,) = describe_cluster_defaults(broker)
     assert (entry.name, entry.value, entry.source, entry.read_only) == ("max.connections", "7", 3, False)
+
+
+# As a Kafka 4.2 listed them, without the settings that only Kafka has.
+TOPIC_NAMES = """
+compression.type leader.replication.throttled.replicas min.insync.replicas segment.jitter.ms
+cleanup.policy flush.ms follower.replication.throttled.replicas compression.lz4.level segment.bytes
+retention.ms compression.gzip.level flush.messages compression.zstd.level max.compaction.lag.ms
+file.delete.delay.ms max.message.bytes min.compaction.lag.ms message.timestamp.type preallocate
+index.interval.bytes min.cleanable.dirty.ratio unclean.leader.election.enable retention.bytes
+delete.retention.ms message.timestamp.after.max.ms message.timestamp.before.max.ms segment.ms
+segment.index.bytes
+"""
+BROKER_NAMES = """
+log.cleaner.min.compaction.lag.ms offsets.topic.num.partitions log.flush.interval.messages
+log.flush.interval.ms min.insync.replicas group.consumer.max.session.timeout.ms ssl.keystore.type
+message.max.bytes log.cleaner.threads socket.request.max.bytes group.consumer.max.size
+group.consumer.assignors log.message.timestamp.type connections.max.idle.ms max.connections node.id
+log.dir log.segment.bytes group.max.session.timeout.ms group.consumer.heartbeat.interval.ms
+log.retention.minutes log.segment.delete.delay.ms log.dirs compression.lz4.level log.roll.hours
+offset.metadata.max.bytes ssl.truststore.location broker.id advertised.listeners
+queued.max.request.bytes
+"""
+
+
+def test_settings_are_listed_in_the_order_of_kafka() -> None:
+    own = {"retention.ms": "5", "cleanup.policy": "compact"}
+    topic_order, broker_order = TOPIC_NAMES.split(), BROKER_NAMES.split()
+    for entries in (describe_topic({}, DEFAULT), describe_topic(own, DEFAULT)):
+        names = [entry.name for entry in entries]
+        assert [name for name in names if name in topic_order] == topic_order
+    brokers = [entry.name for entry in describe_broker(DEFAULT)]
+    assert [name for name in brokers if name in broker_order] == broker_order
+    groups = [entry.name for entry in describe_group({}, DEFAULT)]
+    assert groups == ["consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"]

@@ -4,6 +4,11 @@ from typing import Any
 
 from penstock.protocol.messages import alter_configs, incremental_alter_configs
 from penstock.protocol.messages.alter_configs import ALTER_CONFIGS, AlterConfigsRequest
+from penstock.protocol.messages.describe_configs import (
+    DESCRIBE_CONFIGS,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
 from penstock.protocol.messages.incremental_alter_configs import (
     INCREMENTAL_ALTER_CONFIGS,
     IncrementalAlterConfigsRequest,
@@ -69,7 +74,14 @@ def _broker(name: str, *operations: _Operation, of: str = _BROKER, only_validate
     return _change(name, *operations, kind=BROKER_RESOURCE, of=of, only_validate=only_validate)
 
 
+def _described(name: str, of: str, *keys: str) -> Ask:
+    resource = DescribeConfigsResource(BROKER_RESOURCE, of, list(keys))
+    asked = DescribeConfigsRequest([resource], include_synonyms=True, include_documentation=True)
+    return Ask(name, DESCRIBE_CONFIGS, 4, asked, eventually=True)
+
+
 _VALUE = (_RETENTION, _SET, "1")
+_UNKNOWN = "unknown.setting"
 
 SCENARIOS = (
     Scenario(
@@ -159,6 +171,33 @@ SCENARIOS = (
             overrides("a topic in the end", "altered-by-broker", _RETENTION),
         ),
         (Topic("altered-by-broker"),),
+    ),
+    Scenario(
+        "unknown-broker-configs",
+        (
+            _broker("set", (_UNKNOWN, _SET, "1")),
+            _described("set, then", _BROKER, _UNKNOWN),
+            _described("not for all", "", _UNKNOWN),
+            _broker("a topic's name", (_POLICY, _SET, "delete")),
+            _broker("of Kafka, without effect here", ("num.io.threads", _SET, "9")),
+            _broker("beside a bad one", ("not.set", _SET, "1"), ("log.retention.ms", _SET, "x")),
+            _described("beside a bad one, then", _BROKER, "not.set"),
+            _broker("null", (_UNKNOWN, _SET, None)),
+            _broker("appended", (_UNKNOWN, _APPEND, "2")),
+            _broker("subtracted", (_UNKNOWN, _SUBTRACT, "2")),
+            _broker("without a name", ("", _SET, "2")),
+            _broker("for all", ("unknown.default", _SET, "1"), of=""),
+            _described("for all, then", "", "unknown.default"),
+            _described("for all, a broker then", _BROKER, "unknown.default"),
+            _broker("only validated", ("not.set", _SET, "1"), only_validate=True),
+            _described("only validated, then", _BROKER, "not.set"),
+            _broker("deleted for all", ("unknown.default", _DELETE, None), of=""),
+            _described("deleted for all, then", "", "unknown.default"),
+            _replace("replaced", ("unknown.replaced", "3"), kind=BROKER_RESOURCE, of=_BROKER),
+            _described("replaced, then", _BROKER, "unknown.replaced"),
+            _replace("nothing left", kind=BROKER_RESOURCE, of=_BROKER),
+            _described("nothing left, then", _BROKER, "unknown.replaced"),
+        ),
     ),
     Scenario(
         "alter-configs",

@@ -10,11 +10,12 @@ Behaviour
     The settings are judged before the topic's existence: both wrong gives INVALID_CONFIG.
     A broker's settings are refused with INVALID_REQUEST where a topic's get INVALID_CONFIG.
     Broker "" holds the defaults of all brokers.
+    A broker setting that this release does not know is kept and listed, and nothing acts on it.
 Versions
     1  flexible encoding
 Differs from Kafka
     An operation that does not exist gives INVALID_REQUEST; Kafka answers UNKNOWN_SERVER_ERROR.
-    A broker setting that nobody knows is refused; Kafka stores it.
+    Of broker settings that this release does not know, at most 100 of each broker are kept.
     Only topics, brokers and groups have settings, groups those of consumers.
     At most 10,000 resources in one request.
 """

@@ -144,7 +144,7 @@ async def test_a_brokers_settings_are_replaced_and_topics_follow(
         ("x", []),
         ("1", [("listeners", "PLAINTEXT://:1")]),
         ("1", [("log.retention.ms", "soon")]),
-        ("1", [("no.such", "1")]),
+        ("1", [("no.such", None)]),
         ("", [("node.id", "3")]),
     ],
 )

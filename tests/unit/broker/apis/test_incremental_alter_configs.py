@@ -183,7 +183,7 @@ async def test_a_broker_and_all_brokers_are_told_apart(inside: Inside) -> None:
         ("1", ("listeners", SET, "PLAINTEXT://:1")),
         ("1", ("log.retention.ms", SET, "soon")),
         ("1", ("log.retention.ms", SET, None)),
-        ("1", ("no.such", SET, "1")),
+        ("1", ("no.such", APPEND, "1")),
         ("", ("node.id", SET, "3")),
     ],
 )
@@ -192,6 +192,15 @@ async def test_a_brokers_settings_are_refused_as_an_invalid_request(
 ) -> None:
     assert await altered(inside, (BROKER, name, [operation])) == [ErrorCode.INVALID_REQUEST]
     assert inside.cluster.image.broker_overrides == {}
+
+
+@pytest.mark.parametrize("name", ["1", ""])
+async def test_a_broker_setting_that_nobody_knows_is_kept(inside: Inside, name: str) -> None:
+    assert await altered(inside, (BROKER, name, [("no.such", SET, "1")])) == [0]
+    broker_id = int(name) if name else None
+    assert inside.cluster.image.overrides_of_broker(broker_id).overrides == {"no.such": "1"}
+    assert await altered(inside, (BROKER, name, [("no.such", DELETE, None)])) == [0]
+    assert inside.cluster.image.overrides_of_broker(broker_id).overrides == {}
 
 
 @pytest.mark.parametrize("kind", [0, 3, 8, 16, 99, -1])
