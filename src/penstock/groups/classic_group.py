@@ -24,7 +24,7 @@ from typing import Final
 from penstock.coordinator.outcome import Now, Pending, StateRecord
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.classic_member import ClassicMember, ClassicProtocol, ClassicTimeouts
-from penstock.groups.consumer_protocol import PROTOCOL_TYPE, decode_subscription
+from penstock.groups.consumer_protocol import PROTOCOL_TYPE, decode_subscribed_topics
 from penstock.groups.rebalances import Rebalances
 from penstock.groups.records import (
     GroupMetadataKey,
@@ -213,10 +213,10 @@ class ClassicGroup:
         for member in self.members.values():
             # While the group gathers, a newcomer may not know the protocol that is still in force.
             name = self.protocol_name if self.protocol_name in member.names() else member.protocols[0].name
-            subscription = decode_subscription(member.metadata(name))
-            if subscription is None:
+            subscribed = decode_subscribed_topics(member.metadata(name))
+            if subscribed is None:
                 return None
-            topics.update(subscription.topics)
+            topics.update(subscribed)
         return frozenset(topics)
 
     def describe(self) -> DescribedGroup:

@@ -6,7 +6,9 @@ forgotten (OffsetDelete, expiry), and when a group moves from one group protocol
 
 Rule 1: a version newer than ours is read as the newest we know, as all clients do: newer versions
         only add fields at the end. What follows the known fields is ignored for the same reason.
-Rule 2: bytes that cannot be read are None. They are any client's to choose and the client's affair:
+Rule 2: where only the topics matter, the fields of version 0 are read and no others, as in Kafka: some
+        clients declare version 1 and do not write the field that it adds.
+Rule 3: bytes that cannot be read are None. They are any client's to choose and the client's affair:
         what they mean for a group, its caller says.
 """
 
@@ -50,6 +52,17 @@ class ConsumerProtocolAssignment(Struct):
 
 def decode_subscription(data: Buffer) -> ConsumerProtocolSubscription | None:
     return _decode(ConsumerProtocolSubscription, data)
+
+
+def decode_subscribed_topics(data: Buffer) -> list[str] | None:
+    """The topics of a subscription, whatever version it declares."""
+    if len(data) < _PREFIX.size:
+        return None
+    try:
+        subscription, _ = decode(ConsumerProtocolSubscription, 0, False, data, _PREFIX.size)
+    except ProtocolError:
+        return None
+    return subscription.topics
 
 
 def decode_assignment(data: Buffer) -> ConsumerProtocolAssignment | None:

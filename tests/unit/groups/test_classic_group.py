@@ -52,6 +52,14 @@ def test_the_topics_that_members_read_are_known_if_they_say_so() -> None:
     assert world.group.subscribed_topics() == frozenset("abc")
 
 
+@pytest.mark.parametrize("version", [b"\0\1", b"\0\3", b"\0\x09", b"\xff\xff"])
+def test_topics_are_known_whatever_version_the_subscription_declares(version: bytes) -> None:
+    world = World()
+    # Some clients declare version 1 and write the fields of version 0.
+    world.gather("a", protocols=[("range", version + SUBSCRIBED_TO_A_AND_B[2:])])
+    assert world.group.subscribed_topics() == frozenset("ab")
+
+
 def test_the_topics_that_members_read_are_unknown_if_they_say_it_otherwise() -> None:
     world = World()
     assert world.group.subscribed_topics() is None

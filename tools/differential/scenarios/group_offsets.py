@@ -31,7 +31,7 @@ from tools.differential.scenarios.group_asking import (
     subscription,
     sync,
 )
-from tools.differential.steps import Ask, Scenario, Topic
+from tools.differential.steps import Ask, Scenario, Step, Topic
 
 _TOPIC = "placed"
 _OTHER = "placed-too"
@@ -62,6 +62,21 @@ def _of_group(group: str, *topics: OffsetFetchRequestTopic) -> OffsetFetchReques
 _AT_5 = [OffsetCommitRequestPartition(0, 5)]
 _UNKNOWN = TopicId(UNKNOWN_TOPIC_ID)
 _BY_NAME = OffsetFetchRequestTopic(_TOPIC, partition_indexes=[0, 1])
+
+
+def _deletes_of_a_member_that_declares(version: int) -> tuple[Step, ...]:
+    """A living member writes the fields of version 0 under another number."""
+    group, member = f"forgetful-{version}", f"declares {version}"
+    protocols = {"range": version.to_bytes(2, signed=True) + subscription("forgotten")[2:]}
+    return (
+        join(f"{member}", group, NEWCOMER, protocols, saves_as=member),
+        join(f"{member}, joins", group, member, protocols),
+        sync(f"{member}, syncs", group, member, 1),
+        commit(f"{member}, commits", group, "forgotten", {0: 1}, member=member, generation=1),
+        commit(f"{member}, commits another", group, "unread", {0: 1}, member=member, generation=1),
+        _delete(f"{member}, deletes", group, {"forgotten": [0], "unread": [0]}),
+    )
+
 
 SCENARIOS = (
     Scenario(
@@ -227,6 +242,7 @@ SCENARIOS = (
             sync("unreadable syncs", "forgetful-odd", "odd", 1),
             commit("unreadable commits", "forgetful-odd", "forgotten", {0: 1}, member="odd", generation=1),
             _delete("of a group whose metadata cannot be read", "forgetful-odd", {"forgotten": [0]}),
+            *(step for version in (1, 9, -1) for step in _deletes_of_a_member_that_declares(version)),
         ),
         (Topic("forgotten", 3), Topic("unread")),
     ),
