@@ -156,11 +156,16 @@ def _resolve(group: ConsumerGroup, regex: str, report: Report, topics: Topics) -
     """What it means, if that had to be found out and is known now."""
     resolving = group.resolving.get(regex)
     if resolving is None:
-        if regex in group.regexes and regex not in group.stale_regexes:
+        is_known = regex in group.regexes
+        if is_known and regex not in group.stale_regexes:
             return None
         resolving = Resolving(regex, topics.by_name)
         group.stale_regexes.discard(regex)
         group.resolving[regex] = resolving
+        if not is_known:
+            # As in Kafka, the reply to the heartbeat that brings an expression assigns the topics that the
+            # member names; those that match follow with a later one, which it is told to send soon.
+            return None
     if not resolving.turn():
         return None
     del group.resolving[regex]

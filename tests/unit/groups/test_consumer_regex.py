@@ -29,6 +29,16 @@ def test_names_and_an_expression_are_both_subscribed_to() -> None:
     assert all(member.partitions(name) == {0} for name in ("orders", "orders-eu", "other"))
 
 
+def test_topics_that_match_are_assigned_one_heartbeat_after_those_with_names() -> None:
+    world = World(topic("orders", 1), topic("other", 1))
+    member = subscribing(world, "m", "orders.*", "other")
+    member.beat()
+    assert (member.partitions("other"), member.partitions("orders")) == ({0}, set())
+    assert member.interval_ms == world.config.consumer.heartbeat_rebalancing_ms
+    member.beat()
+    assert (member.partitions("other"), member.partitions("orders")) == ({0}, {0})
+
+
 @pytest.mark.parametrize("regex", ["(", r"(a)\1", "(?=a)b", "a{2000}", "x" * (REGEX_BYTES_MAX + 1)])
 def test_what_is_no_expression_of_re2_is_refused(regex: str) -> None:
     world = World(topic("a", 1))
@@ -82,7 +92,8 @@ def test_an_expression_that_matches_nothing_new_begins_no_epoch() -> None:
 def test_topics_that_the_client_may_not_know_of_do_not_match() -> None:
     world = World(topic("logs-1", 1), topic("logs-secret", 1))
     member = subscribing(world, "m", "logs-.*")
-    member.take(world.ask(member.request(), may_see=lambda name: name != "logs-secret"))
+    for _ in range(2):
+        member.take(world.ask(member.request(), may_see=lambda name: name != "logs-secret"))
     assert member.partitions("logs-1") == {0}
     assert member.partitions("logs-secret") == set()
 

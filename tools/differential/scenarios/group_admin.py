@@ -86,7 +86,11 @@ SCENARIOS = (
                     describe(f"v{v} group without a name", "", version=v),
                 )
             ),
-            *(describe(f"v{v} operations", "described", version=v, operations=True) for v in (3, 6)),
+            *(
+                describe(f"v{v} operations of {group}", group, version=v, operations=True)
+                for v in (3, 5, 6)
+                for group in ("described", "described-unknown")
+            ),
             describe("several", "described", "described-unknown", "described-simple"),
             describe("the same twice", "described", "described"),
             describe("none"),

@@ -202,6 +202,13 @@ SCENARIOS = (
                 subscribed_topic_names=None,
                 subscribed_topic_regex="pattern-.*",
             ),
+            _enter(
+                "enters with a name too",
+                "patterned-too",
+                "second",
+                "pattern-b",
+                subscribed_topic_regex="pattern-.*",
+            ),
             _beat("an invalid pattern", "patterned", "first", 1, subscribed_topic_regex="["),
         ),
         (Topic("pattern-a", 2), Topic("pattern-b"), Topic("unpattern-c")),

@@ -6,7 +6,8 @@ Behaviour
     What members told each other is shown while the group is Stable, as bytes.
     A group that does not exist, or is of another type, is shown as Dead.
 Versions
-    3  authorised operations       4  static members
+    3  authorised operations, also of a group that does not exist
+    4  static members
     6  a group that does not exist is GROUP_ID_NOT_FOUND
 Differs from Kafka
     A group that is named twice is answered once.
@@ -32,7 +33,6 @@ from penstock.protocol.messages.describe_groups import (
 from penstock.security.access import GROUP_OPERATIONS, Resource, ResourceType
 
 DEAD = "Dead"
-_NO_GROUP: Final = ("", DEAD)
 _ENTRY_BYTES: Final = 500
 """What a member takes beside what it said; its ids and its client are short."""
 NOT_FOUND_SINCE = 6
@@ -60,7 +60,7 @@ class DescribeGroups:
         def question(group_id: str) -> Question:
             def describe(state: Groups, now: Now) -> DescribedGroup:
                 described = _describe(group_id, state, context)
-                if request.include_authorized_operations and described.group_state not in _NO_GROUP:
+                if request.include_authorized_operations and not described.error_code:
                     resource = Resource(ResourceType.GROUP, group_id)
                     described.authorized_operations = context.operations_bits(GROUP_OPERATIONS, resource)
                 room.take(_weigh(described))
