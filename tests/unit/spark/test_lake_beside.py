@@ -8,17 +8,20 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 
 from penstock.spark.lake import disk
 from penstock.spark.lake.description import FORMATS, open_table
 from penstock.spark.lake.iceberg_table import IcebergLakeTable
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import Compacted
+from penstock.spark.lake.table import Compacted, Span
+from penstock.types import TopicPartition
 from tests.unit.spark.lake_tables import TestTable, records
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 ALL_MS = 1 << 50
 """Later than anything that a test writes."""
+ORDERS = TopicPartition("orders", 0)
 
 
 def table_of_three(folder: Path, form: str) -> TestTable:
@@ -58,11 +61,11 @@ def test_a_vacuum_that_a_batch_overtakes_forgets_snapshots_another_time(
 
     monkeypatch.setattr(SqlCatalog, "_write_metadata", staticmethod(write))
     with open_table(table.folder) as opened:
-        opened.vacuum(older_than_ms=ALL_MS)
+        opened.vacuum(older_than_ms=ALL_MS, history_ms=0)
     assert outcomes == [True]
     assert len(snapshot_ids(table)) == 4
     with open_table(table.folder) as opened:
-        opened.vacuum(older_than_ms=ALL_MS)
+        opened.vacuum(older_than_ms=ALL_MS, history_ms=0)
     assert len(snapshot_ids(table)) == 1
     assert table.offsets() == list(range(40))
 
@@ -76,7 +79,7 @@ def test_vacuum_leaves_snapshots_that_somebody_has_named(tmp_path: Path) -> None
         there.manage_snapshots().create_tag(first, "mine").commit()
     with open_table(table.folder) as opened:
         opened.compact(1 << 20)
-        removed = opened.vacuum(older_than_ms=ALL_MS)
+        removed = opened.vacuum(older_than_ms=ALL_MS, history_ms=0)
     left = snapshot_ids(table)
     assert first in left
     assert newest not in left
@@ -100,7 +103,7 @@ def test_vacuum_passes_over_a_file_that_its_task_discards_meanwhile(
 
     monkeypatch.setattr(Path, "stat", stat)
     with open_table(table.folder) as opened:
-        opened.vacuum(older_than_ms=ALL_MS)
+        opened.vacuum(older_than_ms=ALL_MS, history_ms=0)
     monkeypatch.undo()
     assert table.offsets() == list(range(30))
 
@@ -142,3 +145,67 @@ def test_a_file_that_the_table_has_lost_is_not_passed_over(
     monkeypatch.setattr(disk, "make_folder", make_folder)
     with pytest.raises(FileNotFoundError):
         table.commit(batch)
+
+
+def test_a_compaction_goes_on_beside_batches_that_are_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_of_three(tmp_path / "orders", "iceberg")
+    real, versions = IcebergLakeTable._exchange_in, iter((3, 4))
+
+    def exchange(self: IcebergLakeTable, *given: Any) -> None:
+        version = next(versions, None)
+        if version is not None:
+            assert table.append(version, records(version * 10, version * 10 + 10))
+        real(self, *given)
+
+    monkeypatch.setattr(IcebergLakeTable, "_exchange_in", exchange)
+    with open_table(table.folder) as opened:
+        assert opened.compact(1 << 20) == Compacted(3, 1)
+    assert next(versions, None) is None
+    assert len(table.paths()) == 3
+    assert table.offsets() == list(range(50))
+
+
+def test_a_batch_without_rows_does_not_set_a_table_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It changes properties alone: neither it nor a batch beside it makes a snapshot that could tell."""
+    table = table_of_three(tmp_path / "orders", "iceberg")
+    markers = table.write(3, records(30, 40))._replace(files=())
+    more = markers._replace(version=4, spans={ORDERS: Span(40, 50)})
+    real, outcomes = IcebergLakeTable._append, list[bool]()
+
+    def append(self: IcebergLakeTable, *given: Any) -> None:
+        if not outcomes:
+            outcomes.append(False)
+            outcomes[0] = table.commit(markers) and table.commit(more)
+        real(self, *given)
+
+    monkeypatch.setattr(IcebergLakeTable, "_append", append)
+    assert not table.commit(markers)  # a slow second driver with the same batch
+    assert outcomes == [True]
+    with open_table(table.folder) as opened:
+        assert opened.recorded("query").version == 4
+        assert opened.ends([ORDERS]) == {ORDERS: 50}
+
+
+def test_a_commit_that_fails_leaves_no_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = table_of_three(tmp_path / "orders", "iceberg")
+    batch = table.write(3, records(30, 40))
+    real, outcomes = IcebergLakeTable._append, list[bool]()
+
+    def append(self: IcebergLakeTable, *given: Any) -> None:
+        if not outcomes:
+            outcomes.append(False)
+            outcomes[0] = table.commit(batch)
+            there = set((table.folder / "metadata").iterdir())
+            with pytest.raises(CommitFailedException):
+                real(self, *given)
+            assert set((table.folder / "metadata").iterdir()) == there
+            raise CommitFailedException("as it would be")
+        real(self, *given)
+
+    monkeypatch.setattr(IcebergLakeTable, "_append", append)
+    assert not table.commit(batch)
+    assert outcomes == [True]

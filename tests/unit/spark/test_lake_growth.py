@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from penstock.spark.lake import iceberg_table
 from penstock.spark.lake import manifest as manifest_file
 from penstock.spark.lake.manifest import SNAPSHOT_EVERY, Entry, Manifest, State, replay
 from penstock.spark.lake.table import DataFile
+from tests.unit.spark.lake_tables import TestTable, records
 
 COMMITS = 6 * SNAPSHOT_EVERY + 3
 FILES_EACH = 4
+ICEBERG_COMMITS = 130
 
 
 def added(number: int) -> Entry:
@@ -71,3 +74,24 @@ def test_reading_a_log_copies_the_files_of_the_table_once(
     monkeypatch.setattr(manifest_file, "replay", counted)
     assert len(log.read().files) == (SNAPSHOT_EVERY - 1) * FILES_EACH
     assert calls == 1
+
+
+def test_metadata_of_an_iceberg_table_stays_within_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --compact and without anybody who tidies up."""
+    monkeypatch.setattr(iceberg_table, "EXPIRED_AT_ONCE", 20)
+    monkeypatch.setitem(iceberg_table.FEW_FILES, iceberg_table.SNAPSHOT_AGE, "0")
+    monkeypatch.setitem(iceberg_table.FEW_FILES, "commit.manifest.min-count-to-merge", "10")
+    table = TestTable(tmp_path / "orders", "iceberg")
+    opened = table.open()
+    for version in range(ICEBERG_COMMITS):
+        assert opened.commit(table.write(version, records(version * 2, version * 2 + 2)))
+    opened.close()
+    names = [path.name for path in (table.folder / "metadata").iterdir()]
+    counts = {kind: sum(name.endswith(kind) for name in names) for kind in (".metadata.json", ".avro")}
+    # 20 earlier versions of the metadata and this one; a manifest list and a manifest for each snapshot.
+    assert counts[".metadata.json"] <= 21
+    assert counts[".avro"] <= 2 * 20 + 10
+    assert table.offsets() == list(range(2 * ICEBERG_COMMITS))
+    assert len(list((table.folder / "data").rglob("*.parquet"))) == ICEBERG_COMMITS

@@ -84,14 +84,20 @@ class DeltaLakeTable:
         self._sync_log(read_version)
         return Compacted(done["numFilesRemoved"], done["numFilesAdded"])
 
-    def vacuum(self, *, older_than_ms: int) -> list[str]:
+    def vacuum(self, *, older_than_ms: int, history_ms: int | None = None) -> list[str]:
         table = self._table()
         if table is None:
             return []
-        hours = -(-max(_now_ms() - older_than_ms, 0) // HOUR_MS)  # Delta counts in hours: not one too few
-        # Only asked, since Delta takes all that lies in the folder for its own.
-        needless = table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
-        gone = [self._folder / path for path in needless if is_ours(Path(path).name)]
+        # None: delta.deletedFileRetentionDuration, or Delta's week. Delta counts in hours: not one too few.
+        hours = None if history_ms is None else -(-history_ms // HOUR_MS)
+        is_enforced = history_ms is None
+        # Delta is only asked, since it takes all that lies in the folder for its own. What it has replaced
+        # was the table's, whoever wrote it. Of what no commit ever named, only files of our tasks go.
+        replaced = table.vacuum(hours, dry_run=True, enforce_retention_duration=is_enforced, full=False)
+        unnamed = table.vacuum(hours, dry_run=True, enforce_retention_duration=is_enforced, full=True)
+        left = [path for path in unnamed if path not in replaced and is_ours(Path(path).name)]
+        gone = [self._folder / path for path in replaced]
+        gone += [path for each in left if disk.written_ms(path := self._folder / each) < older_than_ms]
         for path in gone:
             path.unlink(missing_ok=True)
         return [str(path) for path in gone]

@@ -31,10 +31,9 @@ OPEN_FILES_MAX: Final = 64
 FILE_BYTES_MAX: Final = 512 * MIB
 COMPRESSIONS: Final = ("snappy", "zstd", "none")
 
-NAMES: Final = re.compile(
-    r"(\d{8,}-\d{5,}-[0-9a-f]{16}-\d{3,}|compacted-[0-9a-f]{32}|part-\d{5}-[0-9a-f-]{36}-c\d{3}\.\w+)\.parquet"
-)
-"""Of files of a task, of those that are put together, and of those that Delta puts together."""
+NAMES: Final = re.compile(r"(\d{8,}-\d{5,}-[0-9a-f]{16}-\d{3,}|compacted-[0-9a-f]{32})\.parquet")
+"""Of files of a task, and of those that are put together here. Those that Delta puts together have names
+that other writers give too (part-00000-…-c000): its log says which of them are the table's."""
 
 # Columns of records, and what is worth keeping of each. Statistics of keys and values would be two more
 # copies of the largest ones; dictionaries of values hardly ever repeat anything.

@@ -2,18 +2,23 @@
 
 Strategy: what a query has written and up to which offset each partition is there are properties of the
 table. They change in the same commit as the snapshot that adds the files, so they outlive it. The commit
-requires that the table is still at the snapshot that was looked at.
+requires that those properties are still what was looked at. A requirement on the snapshot would not do: a
+batch without rows changes properties alone.
 
-Rule: pyiceberg must not try a failed commit again by itself, for then nobody looks whether the batch came
-      meanwhile. The table says so in its properties, and `_table` insists on it.
+Rule 1: pyiceberg must not try a failed commit again by itself, for then nobody looks whether the batch came
+        meanwhile. The table says so in its properties, and `_table` insists on it.
+Rule 2: what a table leaves on disk beside its rows is bounded. Old metadata files go with each commit, and
+        snapshots that are older than the table's own property says go with every EXPIRED_AT_ONCE of them,
+        together with the files that only they name. A commit that fails removes what it wrote.
 """
 
 import fcntl
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
@@ -21,12 +26,20 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.manifest import DataFile as IcebergFile
-from pyiceberg.table import Table
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import CommitTableResponse, StagedTable, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    TableRequirement,
+    TableUpdate,
+    ValidatableTableRequirement,
+)
 from pyiceberg.transforms import DayTransform, HourTransform, Transform
 
 from penstock.errors import CorruptData
+from penstock.limits import DAY_MS
 from penstock.spark.lake import disk
 from penstock.spark.lake.compaction import Target, merged, merges
 from penstock.spark.lake.files import check_written, columns_with_statistics, is_ours
@@ -38,12 +51,19 @@ from penstock.types import TopicPartition
 ATTEMPTS_MAX: Final = 100
 NAMESPACE: Final = "lake"
 NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
+SNAPSHOT_AGE: Final = "history.expire.max-snapshot-age-ms"
+SNAPSHOTS_MIN: Final = "history.expire.min-snapshots-to-keep"
+SNAPSHOT_AGE_MS: Final = 5 * DAY_MS
+"""What Iceberg takes if a table does not say it."""
 FEW_FILES: Final = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
+    SNAPSHOT_AGE: str(DAY_MS),
 }
-"""A table that is committed to every few seconds would else be read through thousands of small files."""
+"""Of tables that are made here, and for their owners to change. Every metadata file lists every snapshot, so
+with a commit every few seconds the 5 days that Iceberg takes would be tens of megabytes for each commit."""
+EXPIRED_AT_ONCE: Final = 50
 METRICS: Final = "write.metadata.metrics"
 DATA: Final = "data"
 METADATA: Final = "metadata"
@@ -53,8 +73,44 @@ TRANSFORMS: Final[dict[PartitionBy, Transform[Any, Any]]] = {
 }
 
 
+class AssertProperties(ValidatableTableRequirement):
+    """These properties of the table are what they were when the commit was decided. None: not there."""
+
+    type: Literal["penstock-assert-properties"] = "penstock-assert-properties"
+    expected: dict[str, str | None]
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
+        found = {} if base_metadata is None else base_metadata.properties
+        for name, value in self.expected.items():
+            if found.get(name) != value:
+                raise CommitFailedException(f"property {name} of the table was changed by another commit")
+
+
 class SyncingCatalog(SqlCatalog):
-    """Pyiceberg does not sync, but SQLite does: what the catalog names must be safe before it is named."""
+    """Pyiceberg does not sync, but SQLite does: what the catalog names must be safe before it is named.
+
+    Neither does it remove what it wrote for a commit that failed.
+    """
+
+    _staged: Path | None = None
+
+    def _update_and_stage_table(self, *given: Any, **named: Any) -> StagedTable:
+        staged = super()._update_and_stage_table(*given, **named)
+        self._staged = Path(_path(staged.metadata_location))
+        return staged
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        self._staged = None
+        try:
+            return super().commit_table(table, requirements, updates)
+        except CommitFailedException:
+            added = [each.snapshot for each in updates if isinstance(each, AddSnapshotUpdate)]
+            written = {path for snapshot in added for path in _own_metadata(table, snapshot)}
+            for path in (*written, *([] if self._staged is None else [self._staged])):
+                path.unlink(missing_ok=True)
+            raise
 
     @staticmethod
     def _write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
@@ -97,6 +153,8 @@ class IcebergLakeTable:
                 self._append(table, batch, recorded.after(batch))
             except CommitFailedException:
                 continue  # somebody else committed: look at the table again
+            if len(_expired(table, _now_ms() - _snapshot_age_ms(table))) >= EXPIRED_AT_ONCE:
+                self._without_old_snapshots(table, _now_ms() - _snapshot_age_ms(table))
             return True
         raise CorruptData(f"the table in {self._folder} changes faster than it can be written")
 
@@ -108,48 +166,52 @@ class IcebergLakeTable:
         table = self._table()
         if table is None:
             return Compacted()
-        known = {_path(file.file_path): file for file in _data_files(table)}
-        files = [self._described(path, file) for path, file in known.items()]
+        files = [self._described(_path(file.file_path), file) for file in _data_files(table)]
         before = after = 0
         for group in merges(files, target_bytes):
             target = Target(self._folder / group[0].folder, group[0].folder, _arrow(table))
             parts = [self._folder / file.path for file in group]
             one = merged(parts, sum(file.rows for file in group), target)
-            try:
-                table = self._exchange(table, [known[str(part)] for part in parts], one)
-            except CommitFailedException:
+            if not self._exchange([str(part) for part in parts], one):
                 (self._folder / one.path).unlink()
-                break  # somebody else committed; there is another time
+                break  # somebody else compacts
             before, after = before + len(group), after + 1
         return Compacted(before, after)
 
-    def vacuum(self, *, older_than_ms: int) -> list[str]:
+    def vacuum(self, *, older_than_ms: int, history_ms: int | None = None) -> list[str]:
         table = self._table()
         if table is None:
             return []
+        kept_ms = _snapshot_age_ms(table) if history_ms is None else history_ms
         ours = [path for path in (self._folder / DATA).rglob("*.parquet") if is_ours(path.name)]
         found = [path for path in ours if disk.written_ms(path) < older_than_ms]
-        table = self._without_old_snapshots(table.refresh(), older_than_ms)
-        named = {
-            _path(file.file_path) for snapshot in table.snapshots() for file in _data_files(table, snapshot)
+        table = self._without_old_snapshots(table.refresh(), _now_ms() - kept_ms)
+        # One manifest is in many snapshots, and is read once.
+        manifests = {
+            each.manifest_path: each for one in table.snapshots() for each in one.manifests(table.io)
         }
+        named = {_path(file.file_path) for each in manifests.values() for file in _files_in(table, each)}
         gone = [path for path in found if str(path) not in named]
         for path in gone:
             path.unlink(missing_ok=True)
         return [str(path) for path in gone]
 
-    def _without_old_snapshots(self, table: Table, older_than_ms: int) -> Table:
-        """Without those that neither a branch, such as the table as it is, nor a tag stands for."""
-        kept = {reference.snapshot_id for reference in table.metadata.refs.values()}
-        old = [
-            snapshot.snapshot_id
-            for snapshot in table.snapshots()
-            if snapshot.timestamp_ms < older_than_ms and snapshot.snapshot_id not in kept
-        ]
-        if old:
-            with suppress(CommitFailedException):  # somebody else committed; there is another time
-                table.maintenance.expire_snapshots().by_ids(old).commit()
-        return table.refresh()
+    def _without_old_snapshots(self, table: Table, before_ms: int) -> Table:
+        """Without snapshots that are older, and without the metadata files that only they name."""
+        old = _expired(table, before_ms)
+        if not old:
+            return table
+        needless = {path for snapshot in old for path in _metadata_of(table, snapshot)}
+        kept = _deciding(table, {snapshot.snapshot_id for snapshot in old})
+        try:
+            table.maintenance.expire_snapshots().by_ids([each.snapshot_id for each in old]).commit()
+        except CommitFailedException:
+            return table.refresh()  # somebody else committed; there is another time
+        table = table.refresh()
+        needless -= {path for snapshot in kept for path in _metadata_of(table, snapshot)}
+        for path in needless:
+            path.unlink(missing_ok=True)
+        return table
 
     def close(self) -> None:
         if self._catalog is not None:
@@ -178,11 +240,13 @@ class IcebergLakeTable:
             table = self._opened().load_table(self._name)
         except NoSuchTableError:
             return None
-        if NO_RETRIES.items() <= table.properties.items():
-            return table
-        with table.transaction() as change:
-            change.set_properties(NO_RETRIES)
-        return table.refresh()
+        wanted = {name: value for name, value in FEW_FILES.items() if name not in table.properties}
+        wanted |= {name: value for name, value in NO_RETRIES.items() if table.properties.get(name) != value}
+        if wanted:
+            with table.transaction() as change:
+                change.set_properties(wanted)
+            table = table.refresh()
+        return table
 
     def _create(self, schema: pa.Schema) -> Table:
         catalog = self._opened()
@@ -195,7 +259,9 @@ class IcebergLakeTable:
 
     def _create_in(self, catalog: SqlCatalog, schema: pa.Schema) -> None:
         measured = [name for name in columns_with_statistics(schema) if name != self._time_column]
-        properties = NO_RETRIES | {
+        properties = {
+            **NO_RETRIES,
+            **FEW_FILES,
             f"{METRICS}.default": "none",
             f"{METRICS}.column.{self._time_column}": "full",
         }
@@ -214,7 +280,10 @@ class IcebergLakeTable:
         properties = {_app_key(batch.app): json.dumps(recorded._asdict())}
         properties |= {_end_key(partition): str(span.end) for partition, span in batch.spans.items()}
         note = {"penstock.app": batch.app, "penstock.batch": str(batch.version)}
+        looked_at = AssertProperties(expected={name: table.properties.get(name) for name in properties})
         with table.transaction() as change:
+            # Types name those requirements that go over a wire; the catalog here is in this process.
+            change._apply((), (looked_at,))  # type: ignore[arg-type]
             if new_fields(_arrow(table), batch.schema):
                 with change.update_schema() as update:
                     update.union_by_name(batch.schema)
@@ -223,7 +292,24 @@ class IcebergLakeTable:
                 change.add_files(paths, snapshot_properties=note, check_duplicate_files=False)
             change.set_properties(properties)
 
-    def _exchange(self, table: Table, parts: Sequence[IcebergFile], one: DataFile) -> Table:
+    def _exchange(self, parts: Sequence[str], one: DataFile) -> bool:
+        """False if the table does not have all of the parts any more.
+
+        Every batch that comes meanwhile is a conflict, and none concerns these files: it is tried again.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            table = self._table()
+            known = {} if table is None else {_path(each.file_path): each for each in _data_files(table)}
+            if table is None or not known.keys() >= set(parts):
+                return False
+            try:
+                self._exchange_in(table, [known[part] for part in parts], one)
+            except CommitFailedException:
+                continue
+            return True
+        return False
+
+    def _exchange_in(self, table: Table, parts: Sequence[IcebergFile], one: DataFile) -> None:
         with table.transaction() as change:
             new = parquet_file_to_data_file(table.io, table.metadata, f"file://{self._folder / one.path}")
             with change.update_snapshot(
@@ -232,19 +318,70 @@ class IcebergLakeTable:
                 for part in parts:
                     files.delete_data_file(part)
                 files.append_data_file(new)
-        return table.refresh()
 
     def _described(self, path: str, file: IcebergFile) -> DataFile:
         folder, _, name = str(Path(path).relative_to(self._folder)).rpartition("/")
         return DataFile(folder, name, file.record_count, file.file_size_in_bytes)
 
 
-def _data_files(table: Table, snapshot: Snapshot | None = None) -> list[IcebergFile]:
+def _data_files(table: Table) -> list[IcebergFile]:
     """In the order in which they were committed."""
-    snapshot = snapshot or table.current_snapshot()
+    snapshot = table.current_snapshot()
     manifests = [] if snapshot is None else snapshot.manifests(table.io)
     entries = [entry for each in manifests for entry in each.fetch_manifest_entry(table.io)]
     return [entry.data_file for entry in sorted(entries, key=lambda entry: entry.sequence_number or 0)]
+
+
+def _files_in(table: Table, manifest: ManifestFile) -> list[IcebergFile]:
+    return [entry.data_file for entry in manifest.fetch_manifest_entry(table.io)]
+
+
+def _snapshot_age_ms(table: Table) -> int:
+    return int(table.properties.get(SNAPSHOT_AGE, SNAPSHOT_AGE_MS))
+
+
+def _expired(table: Table, before_ms: int) -> list[Snapshot]:
+    """Snapshots that may go: neither a branch, such as the table as it is, nor a tag stands for them."""
+    least = int(table.properties.get(SNAPSHOTS_MIN, 1))
+    newest = sorted(table.snapshots(), key=lambda each: each.sequence_number or 0)[-least:]
+    kept = {reference.snapshot_id for reference in table.metadata.refs.values()}
+    kept |= {snapshot.snapshot_id for snapshot in newest}
+    return [
+        each for each in table.snapshots() if each.timestamp_ms <= before_ms and each.snapshot_id not in kept
+    ]
+
+
+def _deciding(table: Table, expired: Collection[int]) -> list[Snapshot]:
+    """Snapshots that stay and that tell which metadata files of the expired ones are still needed.
+
+    A manifest is in a snapshot and in those that follow it, until one leaves it out. So of the line that
+    leads to the table as it is, the oldest that stays names whatever the others share with older ones.
+    """
+    line: list[Snapshot] = []
+    each = table.current_snapshot()
+    while each is not None and each.snapshot_id not in expired:
+        line.append(each)
+        parent = each.parent_snapshot_id
+        each = None if parent is None else table.metadata.snapshot_by_id(parent)
+    in_line = {snapshot.snapshot_id for snapshot in line}
+    beside = [snapshot for snapshot in table.snapshots() if snapshot.snapshot_id not in {*expired, *in_line}]
+    return [*line[-1:], *beside]
+
+
+def _metadata_of(table: Table, snapshot: Snapshot) -> list[Path]:
+    """The manifest list of a snapshot, and the manifests in it."""
+    try:
+        manifests = snapshot.manifests(table.io)
+    except FileNotFoundError:
+        return []  # a run that was interrupted has removed them
+    return [Path(_path(each)) for each in (snapshot.manifest_list, *(one.manifest_path for one in manifests))]
+
+
+def _own_metadata(table: Table, snapshot: Snapshot) -> list[Path]:
+    """What was written for this snapshot alone."""
+    shared = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id != snapshot.snapshot_id]
+    needed = {Path(_path(each.manifest_path)) for each in shared}
+    return [path for path in _metadata_of(table, snapshot) if path not in needed]
 
 
 def _recorded(table: Table, app: str) -> Recorded:
@@ -268,6 +405,10 @@ def _end_key(partition: TopicPartition) -> str:
 def _arrow(table: Table) -> pa.Schema:
     """As files are written: Iceberg's own choice would be the large types."""
     return in_utc(in_plain_types(schema_to_pyarrow(table.schema(), include_field_ids=False)))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _path(uri: str) -> str:

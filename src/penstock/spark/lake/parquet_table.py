@@ -77,7 +77,8 @@ class ParquetTable:
             before, after = before + len(group), after + 1
         return Compacted(before, after)
 
-    def vacuum(self, *, older_than_ms: int) -> list[str]:
+    def vacuum(self, *, older_than_ms: int, history_ms: int | None = None) -> list[str]:
+        """The format has no older versions to read: what was replaced goes as what was never committed."""
         # Listed before the log is read: a file that is committed meanwhile is named by it, and one that
         # comes meanwhile is not looked at.
         self._tidied()

@@ -109,8 +109,12 @@ class LakeTable(Protocol):
 
     def compact(self, target_bytes: int) -> Compacted: ...
 
-    def vacuum(self, *, older_than_ms: int) -> list[str]:
-        """Remove what no commit names and was last written before then. Returns what it removed."""
+    def vacuum(self, *, older_than_ms: int, history_ms: int | None = None) -> list[str]:
+        """Remove what no commit names and was last written before then. Returns what it removed.
+
+        Files that were part of the table stay for `history_ms` after they were replaced, for those who read
+        an older version of it. None: as long as the table's own properties say.
+        """
 
     def close(self) -> None: ...
 
