@@ -59,8 +59,8 @@ Borrow = Callable[[], AbstractContextManager[ClusterClient]]
 class FirstPartition(RangePartition):
     """The task that also shows the query's position, while the planner cannot."""
 
-    def __init__(self, wanted: Range, duty: Duty) -> None:
-        super().__init__(wanted)
+    def __init__(self, wanted: Range, count: int, duty: Duty) -> None:
+        super().__init__(wanted, count)
         self.duty = duty
 
 
@@ -164,10 +164,10 @@ class Planner:
             self._mirror.close()
 
     def _with_duty(self, ranges: list[Range], start: Position) -> list[InputPartition]:
-        tasks: list[InputPartition] = [RangePartition(each) for each in ranges]
+        tasks: list[InputPartition] = [RangePartition(each, len(ranges)) for each in ranges]
         duty = None if self._mirror is None else self._mirror.duty(start)
         if duty is not None and ranges:
-            tasks[0] = FirstPartition(ranges[0], duty)
+            tasks[0] = FirstPartition(ranges[0], len(ranges), duty)
         return tasks
 
     # What there is

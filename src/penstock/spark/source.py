@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
 
 class RangePartition(InputPartition):
-    """One task."""
+    """One task. `count` is how many tasks the batch was planned with."""
 
-    def __init__(self, wanted: Range) -> None:
+    def __init__(self, wanted: Range, count: int = 1) -> None:
         super().__init__(tuple(wanted))
         self.wanted = wanted
+        self.count = count
 
 
 def schema_of(options: Mapping[str, str]) -> StructType:
@@ -70,7 +71,7 @@ class BatchReader(DataSourceReader):
         ranges = split(
             self._ranges(), tasks_min=settings.tasks_min, records_max=settings.records_per_task_max
         )
-        return [RangePartition(each) for each in ranges]
+        return [RangePartition(each, len(ranges)) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         settle()

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.spark.mirror import current_query, fulfil
-from penstock.spark.offsets import Range, mark_document, mark_of, to_document
+from penstock.spark.offsets import mark_document, mark_of, to_document
 from penstock.spark.options import Limits, ReadSettings, stream_read_settings
 from penstock.spark.planner import FirstPartition, Planner
 from penstock.spark.reading import read_range
@@ -86,15 +86,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # In the executors
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        return read_range(self._settings, self._table, self.begun(partition))
+        return read_range(self._settings, self._table, self.begun(partition).wanted)
 
-    def begun(self, partition: InputPartition) -> Range:
-        """What the task that begins now is to read."""
+    def begun(self, partition: InputPartition) -> RangePartition:
+        """The task that begins now."""
         settle()
         assert isinstance(partition, RangePartition)
         if isinstance(partition, FirstPartition) and (query := current_query()) is not None:
             fulfil(partition.duty, self._settings, query)
-        return partition.wanted
+        return partition
 
 
 def _read_limit(limits: Limits) -> ReadLimit:

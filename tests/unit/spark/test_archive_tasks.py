@@ -17,7 +17,7 @@ from penstock.spark.lake.description import open_table
 from penstock.spark.lake.files import Shape, TaskFiles, written
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.sink import Written
-from penstock.spark.lake.table import LakeRefused, Span
+from penstock.spark.lake.table import LakeRefused, Piece, Span
 from penstock.spark.offsets import Range
 from penstock.spark.pipelines.archive_tasks import COLUMNS, RANGE, ArchiveSink, ArchiveWriter, RangeSource
 from penstock.spark.source import RangePartition
@@ -45,8 +45,8 @@ def test_a_range_goes_in_at_one_end_and_its_records_come_out_at_the_other(
     with client_of(running) as client:
         topic_id = client.topics(["ranges"])["ranges"].id
     wanted = Range(TopicPartition("ranges", 0), Offset(10), Offset(30), topic_id)
-    (handed,) = reader.read(RangePartition(wanted))
-    row = {"topic": "ranges", "partition": 0, "start": 10, "end": 30, "topicId": topic_id}
+    (handed,) = reader.read(RangePartition(wanted, 2))
+    row = {"topic": "ranges", "partition": 0, "start": 10, "end": 30, "topicId": topic_id, "count": 2}
     assert handed.to_pylist() == [row]
     for_sink = {f"read.{name}": value for name, value in options.items()}
     sink = ArchiveSink({**for_sink, "path": str(tmp_path / "lake"), "partitionBy": "none"})
@@ -65,7 +65,7 @@ def writer_for(running: Broker, folder: Path, topic: str, **more: str) -> Archiv
 
 
 def ranges(topic: str, *spans: tuple[int, int], topic_id: TopicId = NO_TOPIC_ID) -> Iterator[pa.RecordBatch]:
-    place = {"topic": topic, "partition": 0, "topicId": topic_id}
+    place = {"topic": topic, "partition": 0, "topicId": topic_id, "count": len(spans)}
     rows = [{**place, "start": start, "end": end} for start, end in spans]
     yield pa.RecordBatch.from_pylist(rows, to_arrow_schema(RANGE, timezone="UTC"))
 
@@ -76,7 +76,7 @@ def task(
     """What Spark's task does, without Spark."""
     files = TaskFiles(folder, Shape(PartitionBy.NONE), batch=batch, task=0, flat=True)
     done = written(writer.rows(ranges(topic, *spans), files), files)
-    return Written("query", done, files.spans, files.schema, files.lost)
+    return Written("query", done, files.spans, files.schema, files.lost, files.pieces)
 
 
 def test_records_that_are_gone_are_counted_and_the_archive_goes_on(running: Broker, tmp_path: Path) -> None:
@@ -138,6 +138,28 @@ def test_offsets_of_which_none_is_left_are_a_batch_too(running: Broker, tmp_path
 def test_what_was_not_read_again_is_told_by_its_range(running: Broker, tmp_path: Path) -> None:
     writer = writer_for(running, tmp_path / "lake", "gone")
     assert writer.spans(ranges("gone", (0, 10), (10, 99))) == {PARTITION: Span(0, 99)}
+
+
+@pytest.mark.parametrize(
+    ("spans", "problem"),
+    [
+        ([(0, 10), (20, 30)], r"up to offset 10 and then from offset 20 on: records would be left out"),
+        ([(0, 10), (5, 30)], r"up to offset 10 and then from offset 5 on: records would be .* there twice"),
+        ([(0, 30)], r"planned as 2 ranges of offsets and tasks report 1"),
+    ],
+)
+def test_a_batch_with_a_hole_is_not_committed(
+    running: Broker, tmp_path: Path, spans: list[tuple[int, int]], problem: str
+) -> None:
+    writer = writer_for(running, tmp_path / "lake", "gone")
+    schema = pa.schema([("offset", pa.int64())])
+    pieces = [Piece(PARTITION, Span(*span), 2) for span in spans]
+    whole = {PARTITION: Span(0, 30)}
+    messages = [Written("query", (), whole, schema, pieces=[each]) for each in pieces]
+    with pytest.raises(LakeRefused, match=problem):
+        writer.commit([*messages], 0)
+    with pytest.raises(LakeRefused, match="1 of 2 tasks of batch 0 do not say what they wrote"):
+        writer.commit([messages[0], None], 0)
 
 
 def test_a_table_that_is_older_than_its_checkpoint_is_refused(running: Broker, tmp_path: Path) -> None:

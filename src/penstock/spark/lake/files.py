@@ -21,7 +21,7 @@ from penstock.limits import MIB
 from penstock.spark.lake.disk import make_folder, sync_folder
 from penstock.spark.lake.partitioning import PartitionBy, folder_of, has_no_time, pieces
 from penstock.spark.lake.schema import in_utc
-from penstock.spark.lake.table import DataFile, LakeRefused, Span
+from penstock.spark.lake.table import DataFile, LakeRefused, Piece, Span
 from penstock.types import TopicPartition
 
 ROW_GROUP_ROWS: Final = 131_072
@@ -66,6 +66,7 @@ class TaskFiles:
         self._finished: list[DataFile] = []
         self._count = 0
         self.spans: dict[TopicPartition, Span] = {}
+        self.pieces: list[Piece] = []
         self.schema: pa.Schema | None = None
         self.lost = 0
 

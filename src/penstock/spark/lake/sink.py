@@ -9,7 +9,9 @@ Rule 1: what counts is the commit. That tasks look beforehand saves work, and on
         do not write they still tell: the driver finds out whether it is what the table holds.
 Rule 2: `abort` removes files only of a batch that is not committed. It is called also after a commit that
         seemed to fail.
-Rule 3: the query's name for the table is its id, which its checkpoint keeps; `txnAppId` overrides it.
+Rule 3: what is committed is the whole batch. Every task has said what it did, and where the plan is known
+        (Piece), what tasks read adjoins and is all that was planned.
+Rule 4: the query's name for the table is its id, which its checkpoint keeps; `txnAppId` overrides it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +42,16 @@ from penstock.spark.lake.files import (
 )
 from penstock.spark.lake.parquet_table import staging_folder
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import Batch, DataFile, LakeRefused, LakeTable, Span, holds
+from penstock.spark.lake.table import (
+    Batch,
+    DataFile,
+    LakeRefused,
+    LakeTable,
+    Piece,
+    Span,
+    check_pieces,
+    holds,
+)
 from penstock.spark.workers import settle
 from penstock.types import TopicPartition
 
@@ -98,12 +109,15 @@ class Written(WriterCommitMessage):
         spans: Mapping[TopicPartition, Span] | None = None,
         schema: "pa.Schema | None" = None,
         lost: int = 0,
+        pieces: Sequence[Piece] = (),
     ) -> None:
         self.app = app
         self.files = tuple(files)
         self.spans = dict(spans or {})
         self.schema = schema
         self.lost = lost
+        self.pieces = tuple(pieces)
+        """What the task was to read, where the plan of the batch is known."""
 
 
 class Held(WriterCommitMessage):
@@ -149,7 +163,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
         files = TaskFiles(place, self._shape, batch=version, task=context.partitionId(), flat=is_flat)
         done = written(self.rows(iterator, files), files)
         named = [file._replace(folder=f"{self._data_folder}/{file.folder}".strip("/")) for file in done]
-        return Written(app, named, files.spans, files.schema, files.lost)
+        return Written(app, named, files.spans, files.schema, files.lost, files.pieces)
 
     def rows(self, given: "Iterator[pa.RecordBatch]", files: TaskFiles) -> "Iterator[pa.RecordBatch]":
         """What to write for what Spark handed over. What rows do not say of themselves is told `files`."""
@@ -168,13 +182,19 @@ class LakeWriter(DataSourceStreamArrowWriter):
         return found
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        if None in messages:
+            raise LakeRefused(
+                f"{messages.count(None)} of {len(messages)} tasks of batch {batchId} do not say what they "
+                "wrote: rows would be left out. Start the query again"
+            )
         batch = _batch(messages, batchId)
         if held := [message for message in messages if isinstance(message, Held)]:
             self._check_held(messages, held[0].app, batchId)
             self._remove(() if batch is None else batch.files)
-        elif batch is not None and not self._with_table(
-            lambda table: table.commit(self.checked(batch, table))
-        ):
+            return
+        pieces = [piece for each in messages if isinstance(each, Written) for piece in each.pieces]
+        check_pieces(batchId, pieces)
+        if batch is not None and not self._with_table(lambda table: table.commit(self.checked(batch, table))):
             self._remove(batch.files)  # written by a task that looked too early
 
     def checked(self, batch: Batch, table: LakeTable) -> Batch:

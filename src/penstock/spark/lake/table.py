@@ -7,7 +7,8 @@ Rule 2: that a number is known does not prove that the rows are: an old checkpoi
 Rule 3: files that are not committed are nobody's. `vacuum` removes them once they are old.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.errors import CommandFailed
@@ -47,6 +48,15 @@ class DataFile(NamedTuple):
 class Span(NamedTuple):
     start: int
     end: int
+
+
+class Piece(NamedTuple):
+    """What one task was to read of a topic."""
+
+    partition: TopicPartition
+    span: Span
+    of: int
+    """How many pieces the whole batch was planned with."""
 
 
 class Batch(NamedTuple):
@@ -117,6 +127,23 @@ class LakeTable(Protocol):
         """
 
     def close(self) -> None: ...
+
+
+def check_pieces(version: int, pieces: Sequence[Piece]) -> None:
+    """LakeRefused unless the pieces are the whole batch: all that were planned, one after the other."""
+    if any(each.of != len(pieces) for each in pieces):
+        raise LakeRefused(
+            f"batch {version} was planned as {pieces[0].of} ranges of offsets and tasks report "
+            f"{len(pieces)}: records would be left out. Start the query again"
+        )
+    ordered = sorted(pieces)
+    for one, following in pairwise(ordered):
+        if one.partition == following.partition and one.span.end != following.span.start:
+            raise LakeRefused(
+                f"in batch {version}, tasks read {one.partition.topic}/{one.partition.partition} up to "
+                f"offset {one.span.end} and then from offset {following.span.start} on: records would be "
+                "left out or be there twice. Start the query again"
+            )
 
 
 def holds(recorded: Recorded, version: int, spans: Mapping[TopicPartition, Span], ends: Ends) -> bool:

@@ -28,7 +28,7 @@ from penstock.spark.access import client_settings
 from penstock.spark.discovery import earliest_of
 from penstock.spark.lake.files import TaskFiles, add_spans
 from penstock.spark.lake.sink import LakeWriter, refuse_overwriting, register_once
-from penstock.spark.lake.table import Batch, LakeRefused, LakeTable, Span
+from penstock.spark.lake.table import Batch, LakeRefused, LakeTable, Piece, Span
 from penstock.spark.offsets import Range
 from penstock.spark.options import stream_read_settings
 from penstock.spark.pool import borrowed
@@ -51,6 +51,7 @@ RANGE: Final = StructType(
         StructField("start", LongType()),
         StructField("end", LongType()),
         StructField("topicId", BinaryType()),
+        StructField("count", IntegerType()),
     ]
 )
 
@@ -74,8 +75,10 @@ class RangeSource(DataSource):
 
 class RangeReader(StreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        (topic, number), start, end, topic_id = self.begun(partition)
-        row = {"topic": topic, "partition": number, "start": start, "end": end, "topicId": topic_id}
+        task = self.begun(partition)
+        (topic, number), start, end, topic_id = task.wanted
+        place = {"topic": topic, "partition": number, "topicId": topic_id}
+        row = {**place, "start": start, "end": end, "count": task.count}
         yield pa.RecordBatch.from_pylist([row], to_arrow_schema(RANGE, timezone="UTC"))
 
 
@@ -101,14 +104,16 @@ class ArchiveWriter(LakeWriter):
         def lost(offsets: int) -> None:
             files.lost += offsets
 
-        for wanted in _ranges(given):
-            add_spans(files.spans, {wanted.partition: Span(wanted.start, wanted.end)})
+        for wanted, count in _ranges(given):
+            span = Span(wanted.start, wanted.end)
+            add_spans(files.spans, {wanted.partition: span})
+            files.pieces.append(Piece(wanted.partition, span, count))
             yield from read_range(self._settings, self._table, wanted, lost)
 
     def spans(self, given: Iterator[pa.RecordBatch]) -> dict[TopicPartition, Span]:
         """Without reading them: they may be gone by now."""
         found: dict[TopicPartition, Span] = {}
-        for wanted in _ranges(given):
+        for wanted, _ in _ranges(given):
             add_spans(found, {wanted.partition: Span(wanted.start, wanted.end)})
         return found
 
@@ -139,8 +144,9 @@ class ArchiveWriter(LakeWriter):
             return earliest_of(client, partitions, self._settings)
 
 
-def _ranges(given: Iterator[pa.RecordBatch]) -> Iterator[Range]:
-    return (_range(row) for ranges in given for row in ranges.to_pylist())
+def _ranges(given: Iterator[pa.RecordBatch]) -> Iterator[tuple[Range, int]]:
+    """Each with how many the batch was planned with."""
+    return ((_range(row), row["count"]) for ranges in given for row in ranges.to_pylist())
 
 
 def _range(row: Mapping[str, Any]) -> Range:
