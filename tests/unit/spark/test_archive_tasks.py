@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from penstock.errors import CommandFailed
 from penstock.spark.discovery import DataLost
 from penstock.spark.lake.description import open_table
 from penstock.spark.lake.files import Shape, TaskFiles, written
@@ -19,11 +21,17 @@ from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.sink import Written
 from penstock.spark.lake.table import LakeRefused, Piece, Span
 from penstock.spark.offsets import Range
+from penstock.spark.pipelines.alone import alone
+from penstock.spark.pipelines.archive import ArchiveSettings, archive, check
 from penstock.spark.pipelines.archive_tasks import COLUMNS, RANGE, ArchiveSink, ArchiveWriter, RangeSource
+from penstock.spark.pipelines.running import Stop
 from penstock.spark.source import RangePartition
 from penstock.testing import Broker, broker
 from penstock.types import NO_TOPIC_ID, Offset, TopicId, TopicPartition
 from tests.spark.topics import client_of, create, fill, numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PARTITION = TopicPartition("gone", 0)
 
@@ -221,6 +229,44 @@ def test_an_archive_begins_where_the_topic_begins(running: Broker, tmp_path: Pat
     strict.commit(told({TopicPartition("later", 0): Span(30, 50)}), 0)
     with open_table(tmp_path / "lake") as table:
         assert table.recorded("query").lost == 0
+
+
+def test_what_retention_removed_before_the_first_batch_is_counted(running: Broker, tmp_path: Path) -> None:
+    """A first batch that is run again after a crash starts where the topic begins by then."""
+    create(running, "trimmed")
+    fill(running, "trimmed", numbered(50))
+    settings = ArchiveSettings(
+        ("trimmed",), tmp_path / "lake", {"kafka.bootstrap.servers": running.bootstrap}, format="delta"
+    )
+    partition = TopicPartition("trimmed", 0)
+    assert check(settings) == {partition: 0}
+    (settings.checkpoint_folder / "metadata").write_text("a query was started, and died")
+    admin = AdminClient({"bootstrap.servers": running.bootstrap})
+    (deleted,) = admin.delete_records([KafkaPartition("trimmed", 0, 30)]).values()
+    deleted.result()
+    assert check(settings) == {partition: 0}
+    starts = {"archiveStarts": '{"trimmed":{"0":0}}', "path": str(settings.folder), "lakeFormat": "delta"}
+    access = {"read.kafka.bootstrap.servers": running.bootstrap, "read.subscribe": "trimmed"}
+    strict = ArchiveWriter({**starts, **access})
+    with pytest.raises(LakeRefused, match=r"lacks 30 offsets of trimmed/0 before 30.* or retention removed"):
+        strict.commit(told({partition: Span(30, 50)}), 0)
+    lenient = ArchiveWriter({**starts, **access, "read.failOnDataLoss": "false"})
+    lenient.commit(told({partition: Span(30, 50)}), 0)
+    with open_table(settings.folder) as table:
+        assert table.recorded("query").lost == 30
+
+
+def test_a_second_run_of_an_archive_is_refused(running: Broker, tmp_path: Path) -> None:
+    create(running, "one-run")
+    access = {"kafka.bootstrap.servers": running.bootstrap}
+    settings = ArchiveSettings(("one-run",), tmp_path / "lake", access)
+    check(settings)
+    spark = cast("SparkSession", None)  # a run that is refused starts no query
+    with (
+        alone(settings.checkpoint_folder, "archive", ""),
+        pytest.raises(CommandFailed, match="another run of this archive is under way"),
+    ):
+        archive(spark, settings, Stop(), print)
 
 
 def test_an_archive_is_only_appended_to(tmp_path: Path) -> None:

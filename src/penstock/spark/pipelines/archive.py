@@ -10,9 +10,12 @@ Rule 1: what is wrong is found before Spark is started where that is possible: i
 Rule 2: a table that holds records of a topic goes on with the checkpoint that wrote them, or not at all:
         another one would begin at the start of the topic.
 Rule 3: records that retention removed before they were archived stop the pipeline. Who goes on without them
-        (`allow_loss`) is told how many, and so is the table.
+        (`allow_loss`) is told how many, and so is the table. They count from where the topics began when the
+        archive was first started.
+Rule 4: one run at a time. Two of one checkpoint could not both commit, but both would read everything.
 """
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,7 +35,8 @@ from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.table import OURS, Compacted, LakeTable, Recorded
 from penstock.spark.offsets import Position, to_document
 from penstock.spark.pipelines import archive_tasks, report
-from penstock.spark.pipelines.checkpoint import claim, is_new
+from penstock.spark.pipelines.alone import alone
+from penstock.spark.pipelines.checkpoint import claim, is_new, noted_starts
 from penstock.spark.pipelines.cluster import cluster, ids_of, partitions_of
 from penstock.spark.pipelines.progress import Progress, Step, lag
 from penstock.spark.pipelines.running import Stop, failures_told, loss_told, run
@@ -144,11 +148,15 @@ class ArchiveReport(NamedTuple):
         )
 
 
-def check(settings: ArchiveSettings) -> None:
-    """All that can be found wrong without Spark. Makes the table and the checkpoint, if they are new."""
+def check(settings: ArchiveSettings) -> Position:
+    """All that can be found wrong without Spark. Makes the table and the checkpoint, if they are new.
+
+    Where the topics began when the archive was first started.
+    """
     with cluster(settings.access) as client:
         partitions = partitions_of(client, settings.topics)
         ids = ids_of(client, settings.topics)
+        firsts = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
     check_checkpoint(settings.folder, settings.checkpoint_folder)
     folder = settings.checkpoint_folder
     if not check_folder(settings.folder, settings.description) and not is_new(folder):
@@ -169,15 +177,23 @@ def check(settings: ArchiveSettings) -> None:
         )
     wanted = {"pipeline": "archive", "topics": ",".join(settings.topics), "table": str(settings.folder)}
     claim(folder, wanted, ids, instead="another --to (and another --checkpoint, if you gave one)")
+    return noted_starts(folder, {partition: offset for partition, (offset, _) in firsts.items()})
 
 
 def archive(spark: "SparkSession", settings: ArchiveSettings, stop: Stop, tell: Tell) -> ArchiveReport:
     """Until all is archived that was there at the start (`once`), or until a stop is asked for."""
-    check(settings)
+    starts = check(settings)
+    with alone(settings.checkpoint_folder, "archive", "Wait for it, or end it"):
+        return _archived(spark, settings, starts, stop, tell)
+
+
+def _archived(
+    spark: "SparkSession", settings: ArchiveSettings, starts: Position, stop: Stop, tell: Tell
+) -> ArchiveReport:
     began = time.monotonic()
     with failures_told():
         archive_tasks.register(spark)
-        query = _start(spark, settings)
+        query = _start(spark, settings, starts)
         app = query.id
     with open_table(settings.folder) as table:
         before = table.recorded(app)
@@ -192,7 +208,7 @@ def archive(spark: "SparkSession", settings: ArchiveSettings, stop: Stop, tell: 
     return _report(settings, progress, (before, after), seconds, housekeeping)
 
 
-def _start(spark: "SparkSession", settings: ArchiveSettings) -> "StreamingQuery":
+def _start(spark: "SparkSession", settings: ArchiveSettings, starts: Position) -> "StreamingQuery":
     # One partition of a large batch is read by several tasks, so that few partitions keep all cores busy.
     # A small batch is not cut: it would be as many small files.
     share = max(settings.rows_per_batch // spark.sparkContext.defaultParallelism, ROWS_PER_TASK_MIN)
@@ -212,6 +228,7 @@ def _start(spark: "SparkSession", settings: ArchiveSettings) -> "StreamingQuery"
         .option("partitionBy", settings.partition_by.value)
         .option("batchColumn", BATCH_COLUMN)
         .option("compression", settings.compression)
+        .option(archive_tasks.STARTS, json.dumps(to_document(starts)))
     )
     if settings.once:
         return writer.trigger(availableNow=True).start()

@@ -11,11 +11,13 @@ Rule 1: Spark's checkpoint and the table's commits are the same as if records we
         again as often as its task, and always in whole.
 Rule 2: the table is told which offsets were read, not only which have rows: marks of transactions have
         offsets and are no rows, and what the topic no longer had is counted as lost.
-Rule 3: a table that is older than the checkpoint is refused. Of a partition that it holds nothing of, the
-        topic says what it should hold: all that is still there.
+Rule 3: a table that is older than the checkpoint is refused. Of a partition that it holds nothing of, it
+        should hold all from where the topic began when the archive was first started (STARTS); of one that
+        came later, all that is still there.
 Rule 4: how the cluster is reached are options of both, those of the sink with READ in front of their names.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +31,7 @@ from penstock.spark.discovery import earliest_of
 from penstock.spark.lake.files import TaskFiles, add_spans
 from penstock.spark.lake.sink import LakeWriter, refuse_overwriting, register_once
 from penstock.spark.lake.table import Batch, LakeRefused, LakeTable, Piece, Span
-from penstock.spark.offsets import Range
+from penstock.spark.offsets import Range, from_document
 from penstock.spark.options import stream_read_settings
 from penstock.spark.pool import borrowed
 from penstock.spark.reading import read_range
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 SOURCE: Final = "penstock-ranges"
 SINK: Final = "penstock-archive"
 READ: Final = "read."
+STARTS: Final = "archiveStarts"
+"""The option with the offsets at which the topics began when the archive was first started."""
 COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
 RANGE: Final = StructType(
     [
@@ -96,6 +100,7 @@ class ArchiveWriter(LakeWriter):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options, COLUMNS)
         self._settings = stream_read_settings(_read_options(options))
+        self._starts = from_document(json.loads(options.get(STARTS) or "{}"))
         self._table = _records_table()
 
     def rows(self, given: Iterator[pa.RecordBatch], files: TaskFiles) -> Iterator[pa.RecordBatch]:
@@ -128,20 +133,22 @@ class ArchiveWriter(LakeWriter):
         }
         if gaps and self._settings.fail_on_data_loss:
             partition, gap = next(iter(gaps.items()))
+            retention = "" if partition in held else ", or retention removed them before they were archived"
             raise LakeRefused(
                 f"the table lacks {gap} offsets of {partition.topic}/{partition.partition} before "
-                f"{batch.spans[partition].start}, which the checkpoint says were archived: the table is "
-                "older than the checkpoint. Use the newest state of the table, begin anew with another --to, "
-                "or give --allow-loss to go on without them"
+                f"{batch.spans[partition].start}, which were to be archived: the table is older than the "
+                f"checkpoint{retention}. Use the newest state of the table, begin anew with another --to, or "
+                "give --allow-loss to go on without them"
             )
         return batch._replace(lost=batch.lost + sum(gaps.values()))
 
     def _beginnings(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where an archive of them would begin now. They only ever rise: none began later than that."""
-        if not partitions:
-            return {}
+        """Where the archive of them began. If nobody noted it, where the topic begins now: no later."""
+        noted = {each: self._starts[each] for each in partitions if each in self._starts}
+        if not (unknown := [each for each in partitions if each not in noted]):
+            return noted
         with borrowed(client_settings(self._settings.access)) as client:
-            return earliest_of(client, partitions, self._settings)
+            return noted | earliest_of(client, unknown, self._settings)
 
 
 def _ranges(given: Iterator[pa.RecordBatch]) -> Iterator[tuple[Range, int]]:

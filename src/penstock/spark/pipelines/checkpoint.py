@@ -3,6 +3,10 @@
 Spark would go on from the checkpoint of another topic, and fail in the middle or leave records out. So
 before it is started, the note is compared with what is asked for now. A topic that was deleted and made anew
 is another one too, by the same name: the note has the ids of topics, from when brokers know them.
+
+A second note says where topics began when the pipeline was first started. Spark writes down where its first
+batch ends and not where it starts, so without the note nobody could tell what retention removed before a
+first batch that is run again after a crash.
 """
 
 import json
@@ -13,9 +17,11 @@ from typing import Any, Final
 
 from penstock.errors import CommandFailed
 from penstock.spark.lake import disk
+from penstock.spark.offsets import Position, from_document, to_document
 from penstock.types import NO_TOPIC_ID, TopicId
 
 NOTE: Final = "penstock.json"
+STARTS: Final = "penstock-starts.json"
 IDS: Final = "topic_ids"
 TOPICS: Final = "topics"
 NO_IDS: Final[Mapping[str, TopicId]] = {}
@@ -57,6 +63,18 @@ def claim(
     if noted | known != noted:  # the brokers know ids only now, or nothing was read yet
         with _refusals_told(folder):
             disk.replace(note, _document(wanted, noted | known))
+
+
+def noted_starts(folder: Path, now: Position) -> Position:
+    """Where topics began when a query was first started from this checkpoint; `now` is where they begin.
+
+    Empty for a checkpoint that was used before there was such a note.
+    """
+    note = folder / STARTS
+    with _refusals_told(folder):
+        if is_new(folder):
+            disk.replace(note, json.dumps(to_document(now)).encode())
+        return from_document(_read(note)) if note.exists() else {}
 
 
 @contextmanager
