@@ -1,7 +1,9 @@
 """Rows from everywhere to everywhere, with a real broker and a real database."""
 
 import json
+import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,6 +99,23 @@ def test_rows_that_are_too_large_become_dead_letters_and_the_others_arrive(
     letters = {(each.value or b"")[:6]: each for each in records_of(running.bootstrap, "large.dead")}
     assert letters[b'{"id":'].headers["penstock-error"].startswith("too large for topic large.extract")
     assert "penstock-cut" in letters[b"no row"].headers
+
+
+def test_a_file_of_last_month_that_is_moved_in_today_is_read(
+    spark: "SparkSession", running: Broker, tmp_path: Path
+) -> None:
+    spec = written(tmp_path, TO_TOPIC, NAME="aged")
+    (tmp_path / "incoming").mkdir()
+    (tmp_path / "incoming" / "new.json").write_text('{"id": 1}\n')
+    settings = settings_for(spec, running.bootstrap, "extract")
+    assert run_once(spark, settings).stages["extract"].rows == 1
+    old = tmp_path / "old.json"
+    old.write_text('{"id": 2}\n')
+    month_ago = time.time() - 30 * 24 * 3600
+    os.utime(old, (month_ago, month_ago))
+    old.rename(tmp_path / "incoming" / "old.json")
+    assert run_once(spark, settings).stages["extract"].rows == 1
+    assert run_once(spark, settings).stages["extract"].rows == 0
 
 
 def test_two_runs_of_a_stage_at_the_same_time_are_refused(

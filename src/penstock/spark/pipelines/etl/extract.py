@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+# Without a word, Spark leaves out files older than the newest one by more than this: by default a week. A
+# file that is moved keeps its time, so its age does not tell when it came.
+_FILE_AGE_MAX: Final = {"maxFileAge": "36500d"}
 FILE_HEADER: Final = "penstock-source-file"
 _FILE_OPTIONS: Final = {
     # A file whose header names other columns, or the same in another order, is refused and not misread.
@@ -123,7 +126,7 @@ def _from_files(spark: "SparkSession", files: FromFiles, dead_topic: str) -> "Da
     rows = (
         spark.readStream.format(files.format)
         .schema(with_corrupt(schema) if can_be_corrupt else schema)
-        .options(**{**_FILE_OPTIONS[files.format], **files.options})
+        .options(**{**_FILE_AGE_MAX, **_FILE_OPTIONS[files.format], **files.options})
         .option("columnNameOfCorruptRecord", CORRUPT)
         .option("maxFilesPerTrigger", str(files.files_per_batch))
         .load(files.path)
