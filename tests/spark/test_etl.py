@@ -238,7 +238,7 @@ def test_records_name_their_batch_and_the_task_that_wrote_them(
     stage = StageTopic(
         "etl-tasks",
         query="shop-extract",
-        key=None,
+        key=(),
         access=access,
         checkpoint=tmp_path,
         dead=Dead("etl-tasks.dead", "extract"),
@@ -335,3 +335,38 @@ def test_what_only_spark_can_see_is_said_in_one_sentence(
     assert "has no column client; it has customer, city" in refusal('on = "customer"', 'on = "client"')
     assert "has 2 rows for customer 1: rows would multiply" in refusal("amount", "amount")
     assert "Path does not exist" in refusal("customers.csv", "nowhere.csv")
+
+
+def test_of_several_versions_of_a_row_the_newest_is_loaded(
+    spark: "SparkSession", running: Broker, postgres: str, tmp_path: Path
+) -> None:
+    """Only [load] says by what rows are told apart: all versions of a row must stay in one partition."""
+    with psycopg.connect(postgres) as database:
+        database.execute("create table stock (id int, version int, updated_at timestamptz)")
+        database.execute(
+            "insert into stock select id, version, timestamptz '2020-01-01' + version * interval '1 s' "
+            "from generate_series(1, 21) id, generate_series(1, 3) version"
+        )
+    spec = written(
+        tmp_path,
+        """
+        name = "stock"
+        [extract]
+        from = "database"
+        url = "URL"
+        table = "stock"
+        column = "updated_at"
+        [load]
+        to = "postgresql"
+        url = "URL"
+        table = "stock_loaded"
+        key = "id"
+        """,
+        URL=postgres,
+    )
+    run_once(spark, settings_for(spec, running.bootstrap, rows_per_batch=21))
+    keys = {each.key for each in records_of(running.bootstrap, "stock.extract")}
+    assert keys == {b"%d" % number for number in range(1, 22)}
+    with psycopg.connect(postgres) as database:
+        found = database.execute("select id, version from stock_loaded order by id").fetchall()
+    assert found == [(number, 3) for number in range(1, 22)]

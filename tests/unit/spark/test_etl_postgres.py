@@ -384,6 +384,27 @@ def test_with_a_key_the_last_row_of_each_counts(url: str) -> None:
         ]
 
 
+def test_with_a_version_the_newest_row_stays_wherever_it_comes_from(url: str) -> None:
+    """Rows of one key in two partitions, of which the first has the newer, in one batch and in two."""
+
+    def row(partition: int, offset: int, key: int, version: str) -> StagedRow:
+        return StagedRow(partition, offset, f'{{"id": {key}, "version": {version}, "name": "{partition}"}}')
+
+    schema = columns_of("id bigint, version int, name string")
+    target = Target(url, "versioned", tuple(schema.fieldNames()), ("id",), "stage", "version")
+    postgres.prepare(target, schema)
+    assert committed(target, 0, [row(0, 0, 1, "10"), row(1, 0, 1, "9"), row(0, 1, 2, "10")])
+    assert committed(target, 1, [row(1, 1, 2, "9"), row(1, 2, 1, "null"), row(0, 2, 1, "10")])
+    # The same where one row is refused and the others are taken one by one.
+    refused: list[Refused] = []
+    told = staged(target, [row(0, 3, 3, "2"), row(1, 3, 3, "1"), StagedRow(0, 4, '{"id": "no"}')], "some")
+    assert postgres.commit(target, target.table, 2, [told], refused.extend)
+    assert len(refused) == 1
+    with psycopg.connect(url) as database:
+        found = database.execute("select id, version, name from versioned order by id").fetchall()
+    assert found == [(1, 10, "0"), (2, 10, "0"), (3, 2, "0")]
+
+
 def test_offsets_that_the_table_holds_are_refused_whoever_brings_them(url: str) -> None:
     target = target_in(url, "held")
     assert committed(target, 9, rows(0, 1))

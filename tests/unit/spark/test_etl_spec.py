@@ -88,6 +88,7 @@ def test_every_end_of_an_etl_can_be_said(tmp_path: Path, monkeypatch: pytest.Mon
             url = "sqlite:///shop.db"
             table = "orders"
             column = "id"
+            unique = true
             to_topic = "raw"
             [transform]
             python = "functions.py:clean"
@@ -105,7 +106,7 @@ def test_every_end_of_an_etl_can_be_said(tmp_path: Path, monkeypatch: pytest.Mon
             key = "id"
         """),
     )
-    assert spec.extract == FromDatabase(f"sqlite:///{tmp_path}/shop.db", "orders", "id", None)
+    assert spec.extract == FromDatabase(f"sqlite:///{tmp_path}/shop.db", "orders", "id", None, True)
     assert spec.transform == PythonFunction(tmp_path / "functions.py", "functions", "clean")
     assert spec.enrich is not None
     assert (spec.enrich.on, spec.enrich.missing, spec.enrich.refresh_s) == (
@@ -114,7 +115,7 @@ def test_every_end_of_an_etl_can_be_said(tmp_path: Path, monkeypatch: pytest.Mon
         5.0,
     )
     assert spec.load == ToPostgres("postgresql://me:word@db/shop?sslmode=require", "public.orders", ("id",))
-    assert (spec.key, spec.partitions, spec.dead_letters) == ("id", 4, "bad")
+    assert (spec.key, spec.partitions, spec.dead_letters) == (("id",), 4, "bad")
     assert (spec.checkpoint, spec.topics["extract"]) == (tmp_path / "state", "raw")
     assert place_of(spec.load) == "postgresql://me@db/shop, table public.orders"
     assert "word" not in str(spec.described("load"))
@@ -210,6 +211,30 @@ def test_what_is_wrong_is_named_with_its_line_and_the_remedy(
     text = FILES + SQL + TO_TOPIC
     assert old in text
     assert refusal(tmp_path, text.replace(old, new, 1)).startswith(told)
+
+
+TO_POSTGRES = """
+[load]
+to = "postgresql"
+url = "postgresql://me@db/shop"
+table = "orders"
+"""
+
+
+def test_records_between_stages_have_the_key_that_rows_are_told_apart_by(tmp_path: Path) -> None:
+    """Else versions of a row would be in several partitions, and the older one could be loaded last."""
+    text = FILES + TO_POSTGRES
+    assert spec_of(tmp_path, text).key == ()
+    assert spec_of(tmp_path, text + 'key = ["id", "name"]').key == ("id", "name")
+    keyed = 'key = "name"\n' + text
+    within = spec_of(tmp_path, keyed + 'key = ["id", "name"]')
+    assert (within.key, within.key_in_every_stage) == (("name",), ("name",))
+    told = refusal(tmp_path, keyed + 'key = "id"')
+    assert told.startswith(", line 1: key: is name, and [load] tells rows apart by id: versions of a row")
+    versioned = spec_of(tmp_path, keyed + 'key = "id"\nversion = "at"')
+    assert (versioned.key, versioned.key_in_every_stage) == (("name",), ())
+    for wrong in ('version = "at"', 'key = "id"\nversion = "id"'):
+        assert "[load] version: needs a key, and is no part of it" in refusal(tmp_path, text + wrong)
 
 
 def test_a_file_that_cannot_be_read_is_said_to_be_so(tmp_path: Path) -> None:

@@ -74,12 +74,14 @@ def postgres_writer(
     assert isinstance(to, ToPostgres), "it is asked for such"
     topic = spec.input_topic("load")
     assert topic is not None, "load is never the first stage"
-    target = Target(to.url, to.table, tuple(schema.fieldNames()), to.key, topic)
-    if unknown := [name for name in to.key if name not in target.columns]:
-        raise CommandFailed(
-            f"{spec.file}: [load] key: rows have no column {unknown[0]}; "
-            f"they have {', '.join(target.columns)}"
-        )
+    target = Target(to.url, to.table, tuple(schema.fieldNames()), to.key, topic, to.version)
+    named = {"key": to.key, "version": (to.version,) if to.version is not None else ()}
+    for what, columns in named.items():
+        if unknown := [name for name in columns if name not in target.columns]:
+            raise CommandFailed(
+                f"{spec.file}: [load] {what}: rows have no column {unknown[0]}; "
+                f"they have {', '.join(target.columns)}"
+            )
     postgres.prepare(target, schema)
     postgres_sink.register(rows.sparkSession)
     good = diverted(_without_null_keys(rows, target, spec), access)

@@ -60,6 +60,8 @@ class Target(NamedTuple):
     key: tuple[str, ...]
     topic: str
     """That rows are from."""
+    version: str | None = None
+    """Of rows with the same key, the one with the largest value in this column stays. None: the last one."""
 
     @property
     def staging(self) -> sql.Identifier:
@@ -95,7 +97,7 @@ def names(given: Sequence[str]) -> sql.Composed:
 
 
 def taking(target: Target, some: sql.Composable) -> sql.Composed:
-    """The statement for those rows of the staging table `s`; of those with the same key only the last."""
+    """The statement for those rows of the staging table `s`; of those with the same key only the newest."""
     columns = sql.SQL(", ").join(sql.SQL("r.{}").format(sql.Identifier(name)) for name in target.columns)
     keys = sql.SQL(", ").join(sql.SQL("r.{}").format(sql.Identifier(name)) for name in target.key)
     rows = sql.SQL(
@@ -107,11 +109,18 @@ def taking(target: Target, some: sql.Composable) -> sql.Composed:
         staging=target.staging,
         table=target.identifier,
         some=some,
-        order=keys + sql.SQL(", s.part desc, s.pos desc") if target.key else sql.SQL("s.part, s.pos"),
+        order=keys + _newest_first(target) if target.key else sql.SQL("s.part, s.pos"),
     )
-    return sql.SQL("insert into {} ({}) {} {}").format(
+    return sql.SQL("insert into {} as kept ({}) {} {}").format(
         target.identifier, names(target.columns), rows, _on_conflict(target)
     )
+
+
+def _newest_first(target: Target) -> sql.Composable:
+    place = sql.SQL(", s.part desc, s.pos desc")
+    if target.version is None:
+        return place
+    return sql.SQL(", r.{} desc nulls last").format(sql.Identifier(target.version)) + place
 
 
 def _on_conflict(target: Target) -> sql.Composable:
@@ -124,7 +133,13 @@ def _on_conflict(target: Target) -> sql.Composable:
     changes = sql.SQL(", ").join(
         sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others
     )
-    return sql.SQL("on conflict ({}) do update set {}").format(key, changes)
+    update = sql.SQL("on conflict ({}) do update set {}").format(key, changes)
+    if target.version is None:
+        return update
+    # Rows of several partitions come in any order, and so do batches of them.
+    return update + sql.SQL(" where kept.{0} is null or excluded.{0} >= kept.{0}").format(
+        sql.Identifier(target.version)
+    )
 
 
 def of_attempts(attempts: Sequence[str]) -> sql.Composed:

@@ -18,7 +18,7 @@ from penstock.spark.pipelines.checkpoint import claim
 from penstock.spark.pipelines.cluster import cluster, ids_of, partitions_of
 from penstock.spark.pipelines.etl.extract import check_source
 from penstock.spark.pipelines.etl.load import check_target
-from penstock.spark.pipelines.etl.spec import FromTopic, PythonFunction, Spec, ToTopic, place_of
+from penstock.spark.pipelines.etl.spec import FromFiles, FromTopic, PythonFunction, Spec, ToTopic, place_of
 from penstock.spark.pipelines.etl.stages import EtlSettings, start
 from penstock.spark.pipelines.etl.transform import load_function
 from penstock.spark.pipelines.progress import Progress, lag
@@ -100,6 +100,8 @@ def etl(spark: "SparkSession", settings: EtlSettings, stop: Stop, tell: Tell) ->
     """Until all is loaded that was there at the start (`once`), or until a stop is asked for."""
     _check_session(spark)
     check(settings)
+    for note in _notes(settings.spec):
+        tell(note)
     began = time.monotonic()
     progress = {stage: Progress(settings.spec.query_name(stage)) for stage in settings.stages}
     with _alone(settings), loss_told():
@@ -141,6 +143,15 @@ def _run(
         with failures_told():
             queries = [_started(spark, settings, stage) for stage in settings.stages]
         _run_together(queries, list(progress.values()), stop, tell)
+
+
+def _notes(spec: Spec) -> Iterator[str]:
+    """What a spec says that is right for some data and wrong for others."""
+    if isinstance(spec.extract, FromFiles) and spec.key_in_every_stage:
+        yield (
+            f"rows of several files have no order: of two with the same {', '.join(spec.key)} any can stay. "
+            "If there are such, name a column that grows with every change: [load] version"
+        )
 
 
 def _check_session(spark: "SparkSession") -> None:

@@ -85,6 +85,8 @@ class ToPostgres(NamedTuple):
     table: str
     key: tuple[str, ...]
     """Rows with the same key replace each other. Empty: every row is one more."""
+    version: str | None = None
+    """Of rows with the same key, the one with the largest value here stays. None: the one that came last."""
 
 
 class ToTopic(NamedTuple):
@@ -97,8 +99,8 @@ Load = ToLake | ToPostgres | ToTopic
 class Spec(NamedTuple):
     file: Path
     name: str
-    key: str | None
-    """The column whose value is the key of records between stages."""
+    key: tuple[str, ...]
+    """Columns whose values are the key of records between stages. Rows of one key stay in their order."""
     partitions: int
     dead_letters: str
     checkpoint: Path
@@ -112,6 +114,13 @@ class Spec(NamedTuple):
     @property
     def stages(self) -> tuple[str, ...]:
         return (*self.topics, "load")
+
+    @property
+    def key_in_every_stage(self) -> tuple[str, ...]:
+        """Columns that rows must have from the first stage on, or versions of a row overtake each other."""
+        if isinstance(self.load, ToPostgres) and self.load.key and self.load.version is None:
+            return self.key
+        return ()
 
     def query_name(self, stage: str) -> str:
         return f"{self.name}-{stage}"

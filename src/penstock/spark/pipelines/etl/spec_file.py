@@ -230,7 +230,7 @@ def _spec(whole: Section, checkpoint: Path | None) -> Spec:
         raise whole.wrong(
             "name", f"is {name!r}: it names topics, so use letters, digits, dots, dashes, underscores"
         )
-    key = whole.optional("key")
+    key = whole.names("key", None)
     partitions = whole.whole("partitions", 2)
     dead_letters = whole.topic("dead_letters", f"{name}.dead")
     folder = whole.path("checkpoint", "") if whole.optional("checkpoint") else None
@@ -245,6 +245,7 @@ def _spec(whole: Section, checkpoint: Path | None) -> Spec:
     assert section is not None, "it must be there"
     load = _load(section)
     whole.done()
+    key = _stage_key(whole, key, load)
     _check_topics(whole, [*topics.values(), dead_letters], extract, load)
     return Spec(
         file=whole.file,
@@ -259,6 +260,20 @@ def _spec(whole: Section, checkpoint: Path | None) -> Spec:
         load=load,
         topics=topics,
     )
+
+
+def _stage_key(whole: Section, key: tuple[str, ...], load: Load) -> tuple[str, ...]:
+    """The key of records between stages: by default that by which rows are told apart in the end."""
+    if not isinstance(load, ToPostgres) or not load.key:
+        return key
+    if load.version is None and not set(key) <= set(load.key):
+        raise whole.wrong(
+            "key",
+            f"is {', '.join(key)}, and [load] tells rows apart by {', '.join(load.key)}: versions of a row "
+            "would be in several partitions, and the older one could stay. Leave key out, name columns of "
+            "the key of [load], or name a column that grows with every change: [load] version",
+        )
+    return key or load.key
 
 
 def _stage(whole: Section, stage: str, topics: dict[str, str], name: str) -> Section:
@@ -367,8 +382,15 @@ def _load(section: Section) -> Load:
     match section.choice("to", ("delta", "parquet", "postgresql", "topic")):
         case "postgresql":
             found = ToPostgres(
-                section.address("url"), section.text("table", '"orders"'), section.names("key", None)
+                section.address("url"),
+                section.text("table", '"orders"'),
+                section.names("key", None),
+                section.optional("version"),
             )
+            if found.version is not None and (not found.key or found.version in found.key):
+                raise section.wrong(
+                    "version", "needs a key, and is no part of it: of rows with that key, the newest stays"
+                )
             if found.url.startswith("sqlite"):
                 raise section.wrong(
                     "url", "is of SQLite, and rows are loaded to PostgreSQL: postgresql://..."

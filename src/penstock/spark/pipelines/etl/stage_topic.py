@@ -15,7 +15,7 @@ Not covered: tasks of a run that died and still write, and dead letters, which a
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +29,7 @@ from penstock.spark.table import HEADERS_TYPE
 from penstock.wire.cluster import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 NOTES: Final = "penstock-outputs"
 _PLACE: Final = "_record"
@@ -41,7 +41,7 @@ class StageTopic:
         topic: str,
         *,
         query: str,
-        key: str | None,
+        key: Sequence[str],
         access: Mapping[str, str],
         checkpoint: Path,
         dead: Dead,
@@ -49,7 +49,7 @@ class StageTopic:
         self._topic = topic
         self._dead = dead
         self._query = query
-        self._key = key
+        self._key = list(key)
         self._access = dict(access)
         self._notes = checkpoint / NOTES
 
@@ -69,11 +69,9 @@ class StageTopic:
         """topic, key, value, headers: of rows, which have none yet, and of dead letters among them."""
         from pyspark.sql import functions as f
 
-        has_key = self._key is not None and self._key in rows.columns
-        key = f.col(self._key or "").cast("string").cast("binary") if has_key else f.lit(None).cast("binary")
         record = {
             "topic": f.lit(self._topic),
-            "key": key,
+            "key": _key_of(rows, self._key),
             "value": json_of(rows).cast("binary"),
             "headers": f.lit(None).cast(HEADERS_TYPE),
         }
@@ -146,6 +144,16 @@ class StageTopic:
             .sortWithinPartitions("_order")
             .select("topic", "key", "value", "headers")
         )
+
+
+def _key_of(rows: "DataFrame", names: Sequence[str]) -> "Column":
+    """The value of one column as text, of several as a JSON array of texts. Null if rows have not all."""
+    from pyspark.sql import functions as f
+
+    if not names or not set(names) <= set(rows.columns):
+        return f.lit(None).cast("binary")
+    texts = [f.col(f"`{name}`").cast("string") for name in names]
+    return (texts[0] if len(texts) == 1 else f.to_json(f.array(*texts))).cast("binary")
 
 
 def readable(noted: Mapping[str, int], firsts: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, int]:

@@ -68,8 +68,22 @@ def start(spark: "SparkSession", settings: EtlSettings, stage: str) -> "Streamin
         spark.sparkContext.setLocalProperty(POOL, None)  # type: ignore[arg-type]
 
 
+def _check_key(spark: "SparkSession", spec: Spec) -> None:
+    """Whether each stage can send all versions of a row to one partition."""
+    for stage in spec.stages[1:] if spec.key_in_every_stage else ():
+        known = input_schema(spark, spec, stage).fieldNames()
+        if missing := [name for name in spec.key_in_every_stage if name not in known]:
+            before = spec.stages[spec.stages.index(stage) - 1]
+            raise CommandFailed(
+                f"{spec.file}: rows of {before} have no column {missing[0]}, by which [load] tells rows "
+                "apart, so versions of a row could overtake each other on the way. Name the column so from "
+                "the start, or name a column that grows with every change: [load] version"
+            )
+
+
 def _writer(spark: "SparkSession", settings: EtlSettings, stage: str) -> "DataStreamWriter":
     spec, access = settings.spec, settings.access
+    _check_key(spark, spec)
     if stage == "extract":
         rows = extracted(spark, spec, settings.reading, settings.rows_per_batch)
         return rows.writeStream.foreachBatch(topic_of(settings, stage).write)
