@@ -90,7 +90,7 @@ KAFKA: Final = (
     "ssl.key.location",
 )
 KAFKA_READ: Final = ("group.id", "isolation.level", "fetch.max.bytes", "max.partition.fetch.bytes")
-KAFKA_WRITE: Final = ("acks", "compression.type", "max.request.size")
+KAFKA_WRITE: Final = ("acks", "compression.type", "enable.idempotence", "max.request.size")
 
 # And those that have none: they tune a client that is not used, and are taken so that queries move over.
 _KAFKA_WITHOUT_EFFECT: Final = frozenset(
@@ -108,7 +108,6 @@ _KAFKA_WITHOUT_EFFECT: Final = frozenset(
         "compression.zstd.level",
         "connections.max.idle.ms",
         "delivery.timeout.ms",
-        "enable.idempotence",
         "enable.metrics.push",
         "exclude.internal.topics",
         "fetch.max.wait.ms",
@@ -166,7 +165,7 @@ _KAFKA_REFUSED: Final = {
     "value.serializer": _BYTES,
     "enable.auto.commit": "Spark's checkpoint holds the position; a group of the query's name mirrors it",
     "interceptor.classes": "there is no Java client whose records could be intercepted",
-    "transactional.id": "writes are at least once",
+    "transactional.id": "a task has no transactions: what it sends again after a failure is written again",
     "partitioner.class": "keys choose partitions as with Kafka's own; give a column partition to choose",
 }
 _SASL_REASON: Final = "SASL is not supported yet; use security.protocol SSL, with a client certificate"

@@ -132,6 +132,7 @@ class WriteSettings(NamedTuple):
     topic: str | None
     codec: Codec
     acks: int
+    is_idempotent: bool
     batch_bytes_max: int
     include_timestamp: bool
 
@@ -296,15 +297,28 @@ def write_settings(options: Mapping[str, str]) -> WriteSettings:
     topic = (given.text("topic") or "").strip()
     codecs = {codec.name.lower(): codec for codec in Codec}
     # Who asks for no answer gets one all the same: a write that failed must not look like one that did not.
-    acks = {"all": -1, "-1": -1, "1": 1, "0": 1}
+    levels = {"all": -1, "-1": -1, "1": 1, "0": 1}
+    acks = one_of("kafka.acks", given.text("kafka.acks") or "all", levels)
     return WriteSettings(
         access=access_of(given),
         topic=topic or None,
         codec=one_of("kafka.compression.type", given.text("kafka.compression.type") or "none", codecs),
-        acks=one_of("kafka.acks", given.text("kafka.acks") or "all", acks),
+        acks=acks,
+        is_idempotent=_is_idempotent(given, acks),
         batch_bytes_max=_or(given.number("kafka.max.request.size", most=INT_MAX), _WRITE_BYTES),
         include_timestamp=given.flag("includeTimestamp", default=False),
     )
+
+
+def _is_idempotent(given: Given, acks: int) -> bool:
+    """As with Kafka's producer: unless something else is asked for that it cannot be with."""
+    is_idempotent = given.flag("kafka.enable.idempotence", default=acks == -1)
+    if is_idempotent and acks != -1:
+        raise ConfigError(
+            f"kafka.acks is {given.text('kafka.acks')}, and an idempotent producer needs all: give acks all, "
+            "or leave kafka.enable.idempotence out"
+        )
+    return is_idempotent
 
 
 def _or(value: int | None, default: int) -> int:

@@ -4,9 +4,10 @@ Columns are those of Spark's own Kafka sink: value, and if there are any key, he
 partition. A row goes to the partition it names, else to the one that Kafka's clients choose for its
 key, so that keys stay where other producers put them.
 
-A task sends its rows as they come and has them acknowledged before it ends. A task that fails is run
-again from its beginning, and so is a batch after a crash: what was already written is then written
-twice. Nothing is taken back, so `commit` and `abort` have nothing to do.
+A task sends its rows as they come and has them acknowledged before it ends. Its producer is idempotent: what
+it sends again because an answer was lost is not written again. A task that fails is run again from its
+beginning, and so is a batch after a crash: what was already written is then written twice. Nothing is taken
+back, so `commit` and `abort` have nothing to do.
 
 Rule: a task holds about BYTES_AT_ONCE of rows and as much of batches, however many rows there are.
 """
@@ -214,7 +215,9 @@ class _Writer:
         for topic, mine in self._by_topic(rows):
             for partition, records in self._by_partition(topic, mine):
                 outgoing[partition] = self._encoded(partition, records)
-        self._client.produce_many(outgoing, acks=self._settings.acks)
+        self._client.produce_many(
+            outgoing, acks=self._settings.acks, is_idempotent=self._settings.is_idempotent
+        )
         return sum(len(batch) for batches in outgoing.values() for batch in batches)
 
     def _encoded(self, partition: TopicPartition, rows: _Columns) -> list[bytes]:

@@ -35,6 +35,7 @@ from penstock.wire.fetching import BYTES_AT_ONCE, Fetched, Fetching
 from penstock.wire.list_offsets import EARLIEST, LATEST, OffsetsQuestion
 from penstock.wire.producing import produce_all
 from penstock.wire.retrying import Remedy, Trouble, is_unknown_topic, trouble_of
+from penstock.wire.sequences import Sequences
 from penstock.wire.session import Patience, Session
 from penstock.wire.view import TopicFacts
 
@@ -64,6 +65,7 @@ class ClusterClient:
             )
         network = TcpNetwork(tls) if network is None else network
         self._session = Session(network, Brokers(network, bootstrap, client_id), timeout_s)
+        self._sequences = Sequences()
 
     # Topics
 
@@ -155,17 +157,30 @@ class ClusterClient:
         )
         return fetching.run(start)
 
-    def produce(self, partition: TopicPartition, batches: Sequence[Buffer], *, acks: int = -1) -> Offset:
-        """Write them in this order, at least once. The offset of the first."""
-        return self.produce_many({partition: batches}, acks=acks)[partition]
+    def produce(self, partition: TopicPartition, batches: Sequence[Buffer]) -> Offset:
+        """Write them in this order, as `produce_many` does. The offset of the first."""
+        return self.produce_many({partition: batches})[partition]
 
     def produce_many(
-        self, batches: Mapping[TopicPartition, Sequence[Buffer]], *, acks: int = -1
+        self,
+        batches: Mapping[TopicPartition, Sequence[Buffer]],
+        *,
+        acks: int = -1,
+        is_idempotent: bool = True,
     ) -> dict[TopicPartition, Offset]:
-        """The same for many partitions, all leaders at once. The offset of the first batch of each."""
+        """Write batches in their order to many partitions, all leaders at once.
+
+        The offset of the first batch of each; -1 if an answer was lost and the broker remembers only that
+        it has the batch. A call that returns has written each batch once, or at least once if
+        it is not idempotent. After one that raises, any of its batches may have been written.
+        """
         if acks == 0:
             raise WireError("acks=0 is not supported: nothing would be known of what was written. Use -1.")
-        return produce_all(self._session, {each: row for each, row in batches.items() if row}, acks)
+        if is_idempotent and acks != -1:
+            raise WireError("an idempotent producer needs acks=-1: give that, or no idempotence.")
+        sequences = self._sequences if is_idempotent else None
+        some = {each: row for each, row in batches.items() if row}
+        return produce_all(self._session, some, acks, sequences)
 
     # Groups
 

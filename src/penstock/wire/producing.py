@@ -1,18 +1,22 @@
-"""Writing batches to their leaders, at least once.
+"""Writing batches to their leaders: once each, if the producer is idempotent.
 
 A request carries the next batch of every partition it is about, because a broker takes no more than
 one for each. The next ones follow when these are acknowledged: if several of one partition were under
 way at once and the first was refused, those after it would stand before it.
 
-Rule 1: an attempt whose answer never came is made again, and may then have been written twice.
+Rule 1: an attempt whose answer never came is made again, with the same sequence number (`sequences.py`), and
+        a broker that has the batch does not write it again. Without idempotence it may be written twice.
 Rule 2: what was acknowledged is not sent again.
+Rule 3: a producer whose call failed does not know which of its batches were written. It is thrown away, and
+        the next call has a new producer id.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.errors import ErrorCode
 from penstock.limits import MIB
+from penstock.protocol.messages.init_producer_id import INIT_PRODUCER_ID, InitProducerIdRequest
 from penstock.protocol.messages.produce import (
     PRODUCE,
     PartitionProduceData,
@@ -23,8 +27,9 @@ from penstock.protocol.messages.produce import (
 )
 from penstock.types import Buffer, Offset, TopicPartition
 from penstock.wire.blocking import Pending
-from penstock.wire.brokers import ANSWER_S_MAX, Broker
+from penstock.wire.brokers import ANSWER_S_MAX, Broker, Failed
 from penstock.wire.retrying import Trouble, trouble_of
+from penstock.wire.sequences import Identity, Sequences
 from penstock.wire.session import Patience, Session
 
 _NAMED_UP_TO: Final = 12
@@ -32,13 +37,20 @@ _NAMED_UP_TO: Final = 12
 _ROUND_BYTES_MAX: Final = 16 * MIB
 
 
-class ProduceQuestion(NamedTuple):
-    acks: int
+class ProduceQuestion:
+    def __init__(self, acks: int, sequences: Sequences | None) -> None:
+        """Without sequences the producer is not idempotent."""
+        self.acks = acks
+        self._sequences = sequences
 
     def send(self, broker: Broker, work: Mapping[TopicPartition, Buffer]) -> Pending[ProduceResponse]:
+        if self._sequences is not None and self._sequences.needs_identity:
+            self._sequences.adopt(_identity(broker))
         topics: dict[str, list[PartitionProduceData]] = {}
-        for (topic, number), batch in work.items():
-            topics.setdefault(topic, []).append(PartitionProduceData(number, batch))
+        for partition, batch in work.items():
+            stamped = batch if self._sequences is None else self._sequences.stamped(partition, batch)
+            data = PartitionProduceData(partition.partition, stamped)
+            topics.setdefault(partition.topic, []).append(data)
         request = ProduceRequest(
             acks=self.acks,
             timeout_ms=int(ANSWER_S_MAX * 1000),
@@ -50,35 +62,60 @@ class ProduceQuestion(NamedTuple):
         for topic in answer.responses:
             for entry in topic.partition_responses:
                 partition = TopicPartition(topic.name, entry.index)
+                if self._sequences is not None and entry.error_code == ErrorCode.UNKNOWN_PRODUCER_ID:
+                    self._sequences.restart(partition)
                 yield partition, _trouble(entry), Offset(entry.base_offset)
 
 
+def _identity(broker: Broker) -> Identity:
+    """Any broker gives one out."""
+    answer = broker.ask(INIT_PRODUCER_ID, InitProducerIdRequest())
+    if answer.error_code != ErrorCode.NONE:
+        trouble = trouble_of(answer.error_code)
+        raise Failed(trouble._replace(what=f"asking for a producer id: {trouble.what}"))
+    return Identity(answer.producer_id, answer.producer_epoch)
+
+
 def _trouble(entry: PartitionProduceResponse) -> Trouble | None:
-    if entry.error_code == ErrorCode.NONE:
+    # The broker has the batch and no longer knows its offset: an attempt whose answer was lost succeeded.
+    if entry.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
         return None
     reasons = [entry.error_message, *(each.batch_index_error_message for each in entry.record_errors[:1])]
     return trouble_of(entry.error_code, next(filter(None, reasons), None))
 
 
 def produce_all(
-    session: Session, batches: Mapping[TopicPartition, Sequence[Buffer]], acks: int
+    session: Session,
+    batches: Mapping[TopicPartition, Sequence[Buffer]],
+    acks: int,
+    sequences: Sequences | None,
 ) -> dict[TopicPartition, Offset]:
-    """The offset of the first batch of each partition."""
+    """The offset of the first batch of each partition, or -1 where the broker knows no more than that it
+    has the batch. With `sequences` the producer is idempotent; they belong to this session alone.
+    """
     patience = session.patience("producing")
+    question = ProduceQuestion(acks, sequences)
     first: dict[TopicPartition, Offset] = {}
     position = 0
-    while some := {each: row[position] for each, row in batches.items() if position < len(row)}:
-        for part in in_rounds(some):
-            for partition, offset in _produce_round(session, patience, part, acks).items():
-                first.setdefault(partition, offset)
-        position += 1
+    try:
+        while some := {each: row[position] for each, row in batches.items() if position < len(row)}:
+            for part in in_rounds(some):
+                for partition, offset in _produce_round(session, patience, question, part).items():
+                    first.setdefault(partition, offset)
+                    if sequences is not None:
+                        sequences.acknowledge(partition, part[partition])
+            position += 1
+    except BaseException:
+        if sequences is not None:
+            sequences.reset()
+        raise
     return first
 
 
 def _produce_round(
-    session: Session, patience: Patience, part: Mapping[TopicPartition, Buffer], acks: int
+    session: Session, patience: Patience, question: ProduceQuestion, part: Mapping[TopicPartition, Buffer]
 ) -> dict[TopicPartition, Offset]:
-    written = session.ask_leaders(patience, ProduceQuestion(acks), part)
+    written = session.ask_leaders(patience, question, part)
     patience.restart()
     return written
 

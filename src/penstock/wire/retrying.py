@@ -48,6 +48,7 @@ _TRY_AGAIN: Final = frozenset(
         ErrorCode.UNKNOWN_LEADER_EPOCH,  # the broker is the one whose metadata is old
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.UNKNOWN_PRODUCER_ID,  # nothing was written; with a new id it will be
     }
 )
 _UNKNOWN_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
@@ -74,6 +75,11 @@ _ADVICE: Final = {
     ErrorCode.RECORD_LIST_TOO_LARGE: "Write smaller batches, or raise segment.bytes of the topic.",
     ErrorCode.KAFKA_STORAGE_ERROR: "See the broker's log: its disk failed or is full.",
     ErrorCode.UNKNOWN_MEMBER_ID: "The group has members; only they may commit. Use another group.",
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: (
+        "The partition lacks records of this producer that were acknowledged, as after an unclean leader "
+        "election: compare what was written. The next write begins with a new producer id."
+    ),
+    ErrorCode.INVALID_PRODUCER_EPOCH: "Another producer has this id. The next write begins with a new one.",
     ErrorCode.INVALID_RECORD: "A compacted topic takes only records that have a key.",
 }
 

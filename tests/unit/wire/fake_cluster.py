@@ -20,6 +20,11 @@ from penstock.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+from penstock.protocol.messages.init_producer_id import (
+    INIT_PRODUCER_ID,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from penstock.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -60,7 +65,10 @@ class FakeBroker:
         self.connections = 0
         self.newest: dict[int, int] = {}
         self.asked: list[tuple[str, int, Any]] = []
-        self.handlers: dict[int, Callable[[Any, int], Any]] = {METADATA.key: cluster.metadata}
+        self.handlers: dict[int, Callable[[Any, int], Any]] = {
+            METADATA.key: cluster.metadata,
+            INIT_PRODUCER_ID.key: cluster.init_producer_id,
+        }
 
     def on(self, api: Api[Any, Any], *answers: Any) -> None:
         """Answer with these in turn, and with the last for ever; an exception is raised."""
@@ -150,6 +158,7 @@ class FakeCluster:
         self.streams: list[FakeStream] = []
         self.brokers = [FakeBroker(number, self) for number in range(count)]
         self.on_sleep: Callable[[], None] = lambda: None
+        self.producers = 0
 
     @property
     def addresses(self) -> list[Address]:
@@ -175,6 +184,11 @@ class FakeCluster:
         self.on_sleep()
 
     # What every broker answers
+
+    def init_producer_id(self, request: InitProducerIdRequest, version: int) -> InitProducerIdResponse:
+        assert request.transactional_id is None
+        self.producers += 1
+        return InitProducerIdResponse(producer_id=100 * self.producers, producer_epoch=3)
 
     def metadata(self, request: MetadataRequest, version: int) -> MetadataResponse:
         wanted = sorted(self.existing) if request.topics is None else [each.name for each in request.topics]

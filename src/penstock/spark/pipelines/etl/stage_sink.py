@@ -5,9 +5,9 @@ place where the write began, and of its rows leaves out as many equal ones as it
 and not the first so many: after a shuffle, rows come in another order.
 
 Rule: a first attempt reads nothing, so that a write costs what it costs without all this.
+A broker that wrote and could not say so is asked again, and does not write again (wire/sequences.py).
 Not covered: an attempt that Spark has given up and that still writes beside the next one; a whole stage of a
-             plan that is run again, whose attempts are counted from 0; a broker that wrote and could not say
-             so, whereupon the client sends once more.
+             plan that is run again, whose attempts are counted from 0.
 """
 
 import hashlib
