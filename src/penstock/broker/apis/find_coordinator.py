@@ -11,9 +11,12 @@ Versions
     4  many keys, each answered for itself
     6  share groups
 Differs from Kafka
-    Transactions and share groups are not offered: COORDINATOR_NOT_AVAILABLE, with a message that
-    says so. Kafka answers the same for groups while it creates its internal topic; here the request
-    waits for it.
+    Transactions and share groups are not offered: CLUSTER_AUTHORIZATION_FAILED, with a message that
+    says so. Of all codes it is the one at which every client gives up at once: a code that clients
+    retry, or that librdkafka retries as it does INVALID_REQUEST and UNSUPPORTED_VERSION, would let
+    them wait for their whole timeout.
+    Kafka answers COORDINATOR_NOT_AVAILABLE for groups while it creates its internal topic; here the
+    request waits for it.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
@@ -34,6 +37,8 @@ from penstock.security.access import Operation, ResourceType
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 MANY_KEYS_FROM = 4
 NO_NODE, NO_PORT = -1, -1
+NOT_OFFERED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+"""What ends every client's attempt to use transactions or share groups at once; see above."""
 
 
 class _Found(NamedTuple):
@@ -90,9 +95,12 @@ def _find(image: ClusterImage, key_type: int, key: str, context: RequestContext)
     if key_type == TRANSACTION:
         if not context.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key):
             return _Found(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Access to this id is denied.")
-        return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, "Transactions are not offered by this broker.")
+        return _Found(
+            NOT_OFFERED,
+            "Transactions are not offered by this broker: use a producer without transactional.id.",
+        )
     if key_type == SHARE:
-        return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, "Share groups are not offered by this broker.")
+        return _Found(NOT_OFFERED, "Share groups are not offered by this broker.")
     return _Found(ErrorCode.INVALID_REQUEST, f"Key type {key_type} does not exist.")
 
 

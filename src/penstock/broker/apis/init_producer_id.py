@@ -11,7 +11,9 @@ Behaviour
 Versions
     3  a producer may give the id and epoch it had
 Differs from Kafka
-    Transactions are not offered: any transactional id is INVALID_REQUEST, in Kafka only an empty one.
+    Transactions are not offered: a transactional id is CLUSTER_AUTHORIZATION_FAILED, at which every
+    client gives up at once. The answer has no room for a text; FindCoordinator, which clients ask
+    before, says why.
 """
 
 import asyncio
@@ -86,7 +88,7 @@ def _refusal(request: InitProducerIdRequest, context: RequestContext) -> ErrorCo
         return None if has_id == has_epoch else ErrorCode.INVALID_REQUEST
     if name and not context.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return ErrorCode.INVALID_REQUEST
+    return ErrorCode.CLUSTER_AUTHORIZATION_FAILED if name else ErrorCode.INVALID_REQUEST
 
 
 def _failed(code: ErrorCode) -> InitProducerIdResponse:

@@ -115,16 +115,16 @@ async def test_no_keys_have_no_coordinators(asker: Asker) -> None:
 
 
 @pytest.mark.parametrize(("key_type", "word"), [(TRANSACTION, "Transactions"), (SHARE, "Share groups")])
-async def test_what_is_not_offered_is_not_available_and_says_so(
+async def test_what_is_not_offered_is_rejected_for_good_and_says_so(
     asker: Asker, key_type: int, word: str
 ) -> None:
     many = await find(asker, FindCoordinatorRequest(key_type=key_type, coordinator_keys=["x"]), 6)
     one = await find(asker, FindCoordinatorRequest("x", key_type), 3)
 
-    assert many.coordinators == [nowhere("x", ErrorCode.COORDINATOR_NOT_AVAILABLE, many)]
-    assert (one.error_code, one.node_id, one.host, one.port) == (15, -1, "", -1)
+    assert many.coordinators == [nowhere("x", ErrorCode.CLUSTER_AUTHORIZATION_FAILED, many)]
+    assert (one.error_code, one.node_id, one.host, one.port) == (31, -1, "", -1)
     for message in (many.coordinators[0].error_message, one.error_message):
-        assert message == f"{word} are not offered by this broker."
+        assert str(message).startswith(f"{word} are not offered by this broker")
 
 
 async def test_a_key_type_that_does_not_exist_is_an_invalid_request(asker: Asker) -> None:

@@ -87,12 +87,17 @@ async def test_an_id_without_an_epoch_or_the_reverse_is_invalid(
     assert reply == refused(ErrorCode.INVALID_REQUEST)
 
 
-@pytest.mark.parametrize("transactional_id", ["", "payments"])
-async def test_transactions_are_not_offered(asker: Asker, transactional_id: str) -> None:
+@pytest.mark.parametrize(
+    ("transactional_id", "code"),
+    [("", ErrorCode.INVALID_REQUEST), ("payments", ErrorCode.CLUSTER_AUTHORIZATION_FAILED)],
+)
+async def test_transactions_are_rejected_for_good(
+    asker: Asker, transactional_id: str, code: ErrorCode
+) -> None:
     request = InitProducerIdRequest(transactional_id, 60_000)
     reply = await asker.ask(INIT_PRODUCER_ID, InitProducerId(asker.cluster), request)
 
-    assert reply == refused(ErrorCode.INVALID_REQUEST)
+    assert reply == refused(code)
 
 
 async def test_who_may_not_write_gets_no_id(asker: Asker) -> None:
