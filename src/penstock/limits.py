@@ -130,6 +130,10 @@ MEMORY_GRACE_MS = 500
 FRAME_BYTES_PER_SECOND_MIN = 1 * MIB
 # Requests of one connection that wait for an answer; reading pauses at this number.
 CONNECTION_REQUESTS_IN_FLIGHT_MAX = 128
+# Rejections of one API in a row on one connection before its next request has to wait, and the longest
+# wait after a rejection. Clients with a backoff wait at least as long by themselves.
+REJECTIONS_BEFORE_PAUSE = 20
+REJECTION_PAUSE_MS_MAX = 100
 # Bytes kept for all unfinished requests. Half of it is for frames beyond FRAME_FIRST_BYTES, so that
 # large requests never stop small ones.
 REQUEST_BYTES_IN_FLIGHT_MAX = 256 * MIB
@@ -475,3 +479,5 @@ assert HTTP_GROUPS_LISTED_DEFAULT <= HTTP_GROUPS_LISTED_MAX
 # One entry for each interval of a full segment of the default size,
 # of twelve bytes, the larger of the two kinds.
 assert SEGMENT_BYTES_DEFAULT // INDEX_INTERVAL_BYTES * 12 <= INDEX_BYTES_MAX
+# A paused connection holds the request that waits, and must not be ended for that.
+assert REJECTION_PAUSE_MS_MAX < MEMORY_GRACE_MS

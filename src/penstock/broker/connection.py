@@ -9,6 +9,7 @@ come are held until all of them have passed:
     MEMORY      too much memory is held for requests that are unfinished, or not answered yet
     OVERDRAWN   its last request was looked at although it had to wait and that memory was used up
     THROTTLED   the client is over its quota
+    REJECTED    the next request is of an API whose requests were rejected many times in a row
     STOPPING    the broker takes no more requests
 
 Rule 1: nothing that a client sends raises past this file. What cannot be answered closes the
@@ -28,6 +29,7 @@ from penstock.broker.fetch_repeats import FetchMemory, FetchRepeats
 from penstock.broker.frame_memory import FrameMemory, burden
 from penstock.broker.memory import Budgets, MemoryBudget
 from penstock.broker.outgoing import Outgoing
+from penstock.broker.rejection_pauses import RejectionPauses
 from penstock.broker.router import Later, Outcome, Route, Router, encode_reply
 from penstock.errors import ProtocolError
 from penstock.host.sockets import keep_alive, peer_has_closed
@@ -59,6 +61,7 @@ class Stop(Enum):
     THROTTLED = 5
     STOPPING = 6
     OVERDRAWN = 7
+    REJECTED = 8
 
 
 class Shared(Budgets):
@@ -112,6 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self._decoded = DecodedMemory(
             shared, partial(self._stop, Stop.OVERDRAWN), partial(self._go_on, Stop.OVERDRAWN)
         )
+        self._rejections = RejectionPauses(self._loop.time)
         self._unsent_bytes = 0
         """What the transport has, and finished replies that wait for earlier ones."""
         self._frame_since: float | None = None
@@ -198,6 +202,9 @@ class Connection(asyncio.BufferedProtocol):
             if is_full and self._must_wait(found[0]):
                 self._memory.wait_for_turn()
                 break
+            if (wait_s := self._rejections.wait_s(found[0])) > 0:
+                self._pause(Stop.REJECTED, wait_s)
+                break
             frame, position = found
             self._accept(frame)
             if self._is_closed:
@@ -227,6 +234,10 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_since = None
             self._receiver.hold_own()
             self._memory.wait_for_turn()
+        elif (wait_s := self._rejections.wait_s(data[FRAME_PREFIX_BYTES:])) > 0:
+            self._frame_since = None
+            self._receiver.hold_own()
+            self._pause(Stop.REJECTED, wait_s)
         else:
             self._frame_since = None
             self._receiver.release_own()
@@ -302,8 +313,9 @@ class Connection(asyncio.BufferedProtocol):
         dispatched = self._shared.router.dispatch(header, request, request_bytes, self.context)
         route, answer, throttle_ms = dispatched
         if throttle_ms:
-            self._throttle(throttle_ms)
+            self._pause(Stop.THROTTLED, throttle_ms / 1000)
         if isinstance(answer, Struct):
+            self._rejections.note(header.api_key, answer)
             self._send_in_order(encode_reply(route, header, answer))
         elif isinstance(answer, Later):
             pending = self._expect(answer.abandon, route.weigh(request, request_bytes))
@@ -345,7 +357,10 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(outcome, ProtocolError):
             self.refuse(str(outcome))
             return
-        buffers = encode_reply(route, header, outcome) if isinstance(outcome, Struct) else []
+        buffers: list[Buffer] = []
+        if isinstance(outcome, Struct):
+            self._rejections.note(header.api_key, outcome)
+            buffers = encode_reply(route, header, outcome)
         self._write(self._replies.finish(pending, buffers))
         if (
             Stop.IN_FLIGHT in self._stops
@@ -378,9 +393,9 @@ class Connection(asyncio.BufferedProtocol):
             self._shared.reply_bytes_queued += unsent - self._unsent_bytes
             self._unsent_bytes = unsent
 
-    def _throttle(self, throttle_ms: int) -> None:
-        self._stop(Stop.THROTTLED)
-        self._loop.call_later(throttle_ms / 1000, self._go_on, Stop.THROTTLED)
+    def _pause(self, reason: Stop, seconds: float) -> None:
+        self._stop(reason)
+        self._loop.call_later(seconds, self._go_on, reason)
 
     # Ending
 
