@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from penstock.errors import ErrorCode
-from penstock.protocol.apis import ALL
+from penstock.protocol.apis import ALL, APIS
 from penstock.protocol.schema import Api, Blob, Field, Fixed, Nested, Struct, Text, fields_of
 
 INTEGER_BITS = {"b": 8, "h": 16, "i": 32, "q": 64}
@@ -43,10 +43,12 @@ class Case(NamedTuple):
 
 CASES = [
     Case(api, side, version)
-    for api in ALL
+    for api in APIS.values()
     for version in range(api.versions[0], api.versions[1] + 1)
     for side in ("request", "response")
 ]
+KAFKA_CASES = [case for case in CASES if case.api in ALL]
+"""Without what only brokers of Penstock say to each other."""
 
 
 def samples(case: Case, count: int = 8) -> list[Struct]:

@@ -13,11 +13,11 @@ import pytest
 
 from penstock.protocol.compiler import decode, encode
 from penstock.protocol.schema import OPERATIONS_NOT_ASKED_FOR, Struct, fields_of
-from tests.protocol.samples import CASES, Case, samples
+from tests.protocol.samples import KAFKA_CASES, Case, samples
 
 PACKAGES = ("producer", "consumer", "metadata", "admin")
 UNKNOWN_TO_IT = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "UnregisterBroker"}
-KNOWN_TO_IT = [case for case in CASES if case.api.name not in UNKNOWN_TO_IT]
+KNOWN_TO_IT = [case for case in KAFKA_CASES if case.api.name not in UNKNOWN_TO_IT]
 
 
 def their_class(case: Case) -> Any:

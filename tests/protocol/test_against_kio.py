@@ -18,7 +18,7 @@ import pytest
 
 from penstock.protocol.compiler import decode, encode
 from penstock.protocol.schema import Fixed, Nested, fields_of
-from tests.protocol.samples import CASES, Case, samples
+from tests.protocol.samples import KAFKA_CASES, Case, samples
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 MILLISECOND = datetime.timedelta(milliseconds=1)
@@ -91,12 +91,12 @@ def assert_same_table(ours: type[msgspec.Struct], theirs: Any, version: int) -> 
             assert_same_table(field.kind.message, innermost(hint), version)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", KAFKA_CASES, ids=str)
 def test_our_tables_have_the_nulls_and_the_defaults_that_kio_has(case: Case) -> None:
     assert_same_table(case.message, kio_class(case), case.version)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", KAFKA_CASES, ids=str)
 def test_kio_reads_what_we_write_and_writes_the_same_bytes(case: Case) -> None:
     serial = importlib.import_module("kio.serial")
     their_class = kio_class(case)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.access_table import ACCESS
-from penstock.protocol.apis import ALL
+from penstock.protocol.apis import APIS
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "penstock"
@@ -24,18 +24,18 @@ def relative(path: Path) -> str:
 def test_each_api_opens_with_a_card_that_tells_the_truth(path: Path) -> None:
     card = CARD.match(ast.get_docstring(ast.parse(path.read_text())) or "")
     assert card is not None, "the file opens with 'Name: api key N, versions A to B'"
-    api = next(api for api in ALL if api.key == int(card["key"]))
+    api = APIS[int(card["key"])]
     assert card["name"] == api.name
     assert (int(card["first"]), int(card["last"] or card["first"])) == api.versions
 
 
 def test_each_api_has_one_file() -> None:
     keys = [CARD.match(ast.get_docstring(ast.parse(path.read_text())) or "") for path in API_FILES]
-    assert sorted(int(card["key"]) for card in keys if card) == sorted(api.key for api in ALL)
+    assert sorted(int(card["key"]) for card in keys if card) == sorted(APIS)
 
 
 def test_each_api_has_a_row_in_the_access_table() -> None:
-    assert sorted(ACCESS) == sorted(api.key for api in ALL)
+    assert sorted(ACCESS) == sorted(APIS)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)

@@ -30,6 +30,7 @@ from penstock.protocol.messages.describe_topic_partitions import DESCRIBE_TOPIC_
 from penstock.protocol.messages.elect_leaders import ELECT_LEADERS
 from penstock.protocol.messages.fetch import FETCH
 from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR
+from penstock.protocol.messages.group_reports import GROUP_REPORTS
 from penstock.protocol.messages.heartbeat import HEARTBEAT
 from penstock.protocol.messages.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
 from penstock.protocol.messages.init_producer_id import INIT_PRODUCER_ID
@@ -39,6 +40,7 @@ from penstock.protocol.messages.list_config_resources import LIST_CONFIG_RESOURC
 from penstock.protocol.messages.list_groups import LIST_GROUPS
 from penstock.protocol.messages.list_offsets import LIST_OFFSETS
 from penstock.protocol.messages.list_partition_reassignments import LIST_PARTITION_REASSIGNMENTS
+from penstock.protocol.messages.log_positions import LOG_POSITIONS
 from penstock.protocol.messages.metadata import METADATA
 from penstock.protocol.messages.offset_commit import OFFSET_COMMIT
 from penstock.protocol.messages.offset_delete import OFFSET_DELETE
@@ -148,6 +150,8 @@ ACCESS: dict[int, AccessRow] = {
     DESCRIBE_GROUPS.key: AccessRow(Operation.DESCRIBE, GROUP, _named("groups")),
     CONSUMER_GROUP_DESCRIBE.key: AccessRow(Operation.DESCRIBE, GROUP, _named("group_ids")),
     DELETE_GROUPS.key: AccessRow(Operation.DELETE, GROUP, _named("groups_names")),
+    GROUP_REPORTS.key: AccessRow(Operation.CLUSTER_ACTION, ON_CLUSTER, _cluster),
+    LOG_POSITIONS.key: AccessRow(Operation.CLUSTER_ACTION, ON_CLUSTER, _cluster),
 }
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from penstock.broker.cleaner import ProcessCleaner
 from penstock.broker.cluster import Cluster
+from penstock.broker.cluster_groups import ClusterGroups
 from penstock.broker.cold_reads import ColdReads
 from penstock.broker.compaction import Cleaner, Compaction
 from penstock.broker.compaction import Means as CleaningMeans
@@ -22,8 +23,10 @@ from penstock.broker.failures import leave_on_failure, notice_bug, report_failur
 from penstock.broker.fetch_reads import NO_FOLLOWERS
 from penstock.broker.group_coordinator import GroupCoordinator, group_shards
 from penstock.broker.group_reports import GroupReports
+from penstock.broker.log_positions import LogPositions
 from penstock.broker.membership import agree_on_cluster
-from penstock.broker.place import Place, SharedStore, opening_image
+from penstock.broker.peer_questions import PeerQuestions
+from penstock.broker.place import Place, SharedStore, opening_image, way_between_brokers
 from penstock.broker.quotas import NoQuotas, Quotas
 from penstock.broker.record_times import RecordTimes
 from penstock.broker.router import Router
@@ -107,7 +110,10 @@ class RunningBroker:
         self.storage = storage
         self.server = server
         self.compaction: Compaction
-        self.groups: GroupReports
+        self.groups: ClusterGroups
+        """All groups of the cluster."""
+        self.own_groups: GroupReports
+        """Those that this broker coordinates."""
         self.listeners: tuple[Listener, ...] = ()
         """With their real ports."""
         self.failure: str | None = None
@@ -156,6 +162,7 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
         stack.callback(loop.set_exception_handler, loop.get_exception_handler())
         loop.set_exception_handler(notice_bug(broker, world.log))
         groups = _coordinate_groups(broker, found, world, stack)
+        positions = _report_groups(broker, groups, found, world)
         broker.place = place = None if found.shared is None else Place(broker, found.shared, config, world)
         parts = Parts(
             cluster=cluster,
@@ -170,6 +177,8 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
             randomness=world.randomness,
             data_path=_absolute(found.directory.logs_path),
             reply_room=lambda: REPLY_BYTES_TOTAL_MAX - shared.reply_bytes_queued,
+            group_reports=broker.own_groups,
+            log_positions=positions,
             followers=NO_FOLLOWERS if place is None else place.followers,
         )
         add_routes(router, parts)
@@ -247,10 +256,23 @@ def _coordinate_groups(
     shards = group_shards(cluster, means, world.randomness)
     stack.callback(shards.close)
     stack.push_async_callback(loaders.stop)
-    groups = GroupCoordinator(shards, cluster, TopicCreation(cluster, world.clock, world.randomness))
+    return GroupCoordinator(shards, cluster, TopicCreation(cluster, world.clock, world.randomness))
+
+
+def _report_groups(
+    broker: RunningBroker, groups: GroupCoordinator, found: _Foundation, world: World
+) -> LogPositions:
+    """What brokers tell each other, and those who watch them, about groups."""
+    cluster, storage = broker.cluster, broker.storage
+    peers = None
+    if found.shared is not None:
+        peers = PeerQuestions(cluster, way_between_brokers(cluster.config))
     times = RecordTimes(found.cold_reads, world.clock)
-    broker.groups = GroupReports(groups, storage.partitions, times, world.clock)
-    return groups
+    node_id = cluster.config.node.node_id
+    positions = LogPositions(node_id, lambda: cluster.image, storage.partitions, times, peers)
+    broker.own_groups = GroupReports(groups, cluster, positions, world.clock)
+    broker.groups = ClusterGroups(broker.own_groups, cluster, peers)
+    return positions
 
 
 async def _start_serving(

@@ -1,35 +1,51 @@
-"""How far groups have come: the one place that CLI, HTTP and metrics take it from.
+"""How far the groups have come that this broker coordinates: members, rebalances, and lag in every partition.
 
 Nothing is computed until somebody asks. What is asked for is put together from the coordinators
-(members, rebalances, committed offsets, rates), from the partitions (where logs begin and end) and,
-for what is behind, from the log (how old the first record is that waits).
+(members, rebalances, committed offsets, rates) and from the leaders of the partitions, here or elsewhere
+(`log_positions.py`: where logs begin and end, and how old the first record is that waits).
+
+Metrics are about these groups alone, so that each group has series on one broker of the cluster.
+`cluster_groups.py` answers for all groups on every broker.
 
 Rule: many groups are looked at a few at a time, with a turn for everybody else between.
 """
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from penstock.broker.cluster import Cluster
 from penstock.broker.coordination import Troubles
 from penstock.broker.group_coordinator import GroupCoordinator, asking
-from penstock.broker.record_times import RecordTimes, Wanted
+from penstock.broker.log_positions import LogPosition, LogPositions, PositionQuestion
 from penstock.broker.router import Later
 from penstock.coordinator.outcome import Now
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.groups import Groups
-from penstock.groups.lag import OFFLINE, LogSpan, PartitionLag, Totals, lag_of, records_behind, totals_of
+from penstock.groups.lag import (
+    OFFLINE,
+    UNKNOWN,
+    LogSpan,
+    PartitionLag,
+    Totals,
+    lag_of,
+    records_behind,
+    totals_of,
+)
+from penstock.groups.offsets import Committed
 from penstock.groups.status import GroupStatus
 from penstock.host.clock import Clock
 from penstock.limits import GROUP_REPORTS_AT_ONCE, GROUPS_REPORTED_PER_TURN
-from penstock.replication.manager import Partitions
-from penstock.replication.partition import Partition
 from penstock.types import Offset, TopicPartition
 
 Answer = TypeVar("Answer")
 
-_NOBODY_KNOWS = (ErrorCode.NOT_COORDINATOR, ErrorCode.GROUP_ID_NOT_FOUND)
+Spans = Mapping[PositionQuestion, LogSpan]
+
+_NO_GROUP = (ErrorCode.GROUP_ID_NOT_FOUND,)
+_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.GROUP_ID_NOT_FOUND)
+"""While all groups are looked at, another broker may become the coordinator of some: it reports them."""
 
 
 class PartitionReport(NamedTuple):
@@ -46,14 +62,8 @@ class GroupReport(NamedTuple):
     totals: Totals
 
 
-class Page(NamedTuple):
-    groups: Sequence[GroupReport]
-    next_after: str | None
-    """To go on from; None if these are the last."""
-
-
 class Survey(NamedTuple):
-    """All groups, as far as they are to be told apart."""
+    """All groups of this broker, as far as they are to be told apart."""
 
     groups: Sequence[GroupReport]
     """Those that are furthest behind, if not all of them fit."""
@@ -63,36 +73,39 @@ class Survey(NamedTuple):
 
 class GroupReports:
     def __init__(
-        self, groups: GroupCoordinator, partitions: Partitions, times: RecordTimes, clock: Clock
+        self, groups: GroupCoordinator, cluster: Cluster, positions: LogPositions, clock: Clock
     ) -> None:
         self._groups = groups
-        self._partitions = partitions
-        self._times = times
+        self._cluster = cluster
+        self._positions = positions
         self._clock = clock
         self._turns = asyncio.Semaphore(GROUP_REPORTS_AT_ONCE)
-        """For questions about many groups, whose answers take memory until they are sent."""
+        """For questions about all groups, whose answers take memory until they are sent."""
 
     # Questions
 
-    async def one(self, group_id: str) -> GroupReport | None:
-        """None if there is no such group. ApiError while its coordinator cannot answer."""
-        (status,) = await self._statuses([group_id])
-        return None if status is None else (await self._reported([status]))[0]
+    async def several(self, names: Sequence[str]) -> list[GroupReport | None]:
+        """None where there is no such group. ApiError while a coordinator cannot answer, or is elsewhere."""
+        reports: list[GroupReport | None] = []
+        for some in _in_turns(names):
+            statuses = await self._statuses(some, _NO_GROUP)
+            found = iter(await self._reported([status for status in statuses if status is not None]))
+            reports += [None if status is None else next(found) for status in statuses]
+        return reports
 
-    async def page(self, prefix: str, after: str, limit: int) -> Page:
-        """Groups whose names begin so, in the order of names, beyond `after`. ApiError while some load."""
+    async def names(self, prefix: str, after: str, names_max: int) -> list[str]:
+        """The first groups whose names begin so, beyond `after`, in the order of names. ApiError while some
+        load.
+        """
 
         def wanted(state: Groups, now: Now) -> list[str]:
             names = (name for name in state.names() if name.startswith(prefix) and name > after)
-            return heapq.nsmallest(limit + 1, names)
+            return heapq.nsmallest(names_max, names)
 
-        async with self._turns:
-            found, refusals = await self._names(wanted)
-            if refusals:
-                raise ApiError(refusals[0], "groups are being loaded")
-            names = heapq.nsmallest(limit + 1, found)
-            next_after = names[limit - 1] if len(names) > limit else None
-            return Page([report async for report in self._reports(names[:limit])], next_after)
+        found, refusals = await self._names(wanted)
+        if refusals:
+            raise ApiError(refusals[0], "groups are being loaded")
+        return heapq.nsmallest(names_max, found)
 
     def troubles(self) -> Troubles:
         return self._groups.troubles()
@@ -102,7 +115,9 @@ class GroupReports:
         async with self._turns:
             names, refusals = await self._names(lambda state, now: list(state.names()))
             chosen = await self._chosen(names, partitions_max)
-            reports = [report async for report in self._reports(chosen)]
+            reports: list[GroupReport] = []
+            for some in _in_turns(chosen):
+                reports += await self._reported([each for each in await self._statuses(some, _MOVED) if each])
         return Survey(reports, len(names) - len(chosen), len(refusals))
 
     # Choosing
@@ -114,9 +129,18 @@ class GroupReports:
 
     async def _chosen(self, names: Sequence[str], partitions_max: int) -> list[str]:
         """All, if they fit; else those with the most records behind, so that none of these is missed."""
+        counts: list[int] = []
+        for some in _in_turns(names):
+            counts += [count or 0 for count in await self._ask_each(some, _count, _MOVED)]
+        if sum(counts) <= partitions_max:
+            return sorted(names)
+        spans = await self._spans(names)
         sizes: list[_Size] = []
         for some in _in_turns(names):
-            sizes += filter(None, await self._ask_each(some, self._size))
+            asked = await self._ask_each(
+                some, lambda state, name, now: self._size(state, name, spans), _MOVED
+            )
+            sizes += filter(None, asked)
         room, chosen = partitions_max, []
         for _, name, partitions in sorted(sizes):
             if partitions <= room:
@@ -124,31 +148,53 @@ class GroupReports:
                 chosen.append(name)
         return sorted(chosen)
 
-    def _size(self, state: Groups, name: str, now: Now) -> "_Size":
+    async def _spans(self, names: Sequence[str]) -> Spans:
+        """The ends of every log that some group has committed to, each asked for once."""
+        wanted: dict[PositionQuestion, None] = {}
+        for some in _in_turns(names):
+            for questions in await self._ask_each(
+                some, lambda state, name, now: [each for each, _ in self._committed(state, name)], _MOVED
+            ):
+                wanted |= dict.fromkeys(questions or ())
+        positions = await self._positions.find(list(wanted))
+        return {
+            question: position.span
+            for question, position in zip(wanted, positions, strict=True)
+            if position.span is not None
+        }
+
+    def _size(self, state: Groups, name: str, spans: Spans) -> "_Size":
         """What matters for the choice, and no more: it is asked of every group there is."""
         ahead, count = 0, 0
-        for topic, committed in state.offsets.of_group(name).items():
-            partitions = self._partitions.of_topic(topic)
-            for index, place in committed.items():
-                count += 1
-                if index < len(partitions) and place.is_of(partitions[index].topic_id):
-                    ahead -= records_behind(place.offset, _span(partitions[index]))
+        for question, committed in self._committed(state, name):
+            count += 1
+            span = spans.get(question)
+            if span is not None:
+                ahead -= records_behind(committed.offset, span)
         return _Size(ahead, name, max(count, 1))
+
+    def _committed(self, state: Groups, name: str) -> Iterator[tuple[PositionQuestion, Committed]]:
+        """What a group has committed in topics that exist."""
+        topics = self._cluster.image.topics
+        for topic_name, committed in state.offsets.of_group(name).items():
+            topic = topics.get(topic_name)
+            if topic is None:
+                continue
+            for index, place in committed.items():
+                if index < len(topic.partitions) and place.is_of(topic.id):
+                    yield PositionQuestion(topic.id, index), place
 
     # Looking
 
-    async def _reports(self, names: Sequence[str]) -> AsyncIterator[GroupReport]:
-        for some in _in_turns(names):
-            for report in await self._reported([status for status in await self._statuses(some) if status]):
-                yield report
-
-    async def _statuses(self, names: Sequence[str]) -> list[GroupStatus | None]:
-        return await self._ask_each(names, lambda state, name, now: state.status(name, now))
+    async def _statuses(
+        self, names: Sequence[str], none_for: Sequence[ErrorCode]
+    ) -> list[GroupStatus | None]:
+        return await self._ask_each(names, lambda state, name, now: state.status(name, now), none_for)
 
     async def _ask_each(
-        self, names: Sequence[str], ask: Callable[[Groups, str, Now], Answer]
+        self, names: Sequence[str], ask: Callable[[Groups, str, Now], Answer], none_for: Sequence[ErrorCode]
     ) -> list[Answer | None]:
-        """A few groups, after everybody else had a turn. None for those that nobody knows."""
+        """A few groups, after everybody else had a turn. None where the refusal is one of `none_for`."""
         await asyncio.sleep(0)
         later = self._groups.each(
             names,
@@ -156,57 +202,55 @@ class GroupReports:
             lambda name: lambda code, detail: ApiError(code, detail),
             list,
         )
-        return [_unless_refused(answer) for answer in await _answer_of(later)]
+        return [_unless_refused(answer, none_for) for answer in await _answer_of(later)]
 
     async def _reported(self, statuses: Sequence[GroupStatus]) -> list[GroupReport]:
-        """With the ages, which have to be read from the log."""
         groups = [self._entries(status) for status in statuses]
-        waiting = [entry.waiting for entries in groups for entry in entries if entry.waiting is not None]
-        times = iter(await self._times.find(waiting))
+        positions = iter(
+            await self._positions.find([entry.question for entries in groups for entry in entries])
+        )
         now_ms = self._clock.wall_ms()
         reports = []
         for status, entries in zip(statuses, groups, strict=True):
-            partitions = [entry.report(times, now_ms) for entry in entries]
+            partitions = [entry.report(next(positions), now_ms) for entry in entries]
             totals = totals_of(partition.lag for partition in partitions)
             reports.append(GroupReport(status, partitions, totals))
         return reports
 
     def _entries(self, status: GroupStatus) -> "list[_Entry]":
         """What the group committed, and what its members hold without having committed yet."""
+        topics = self._cluster.image.topics
         holders = {
             partition: member.member_id for member in status.members for partition in member.holds or ()
         }
         entries = []
         for name, committed, rate in status.positions:
-            partition = self._partitions.find(*name)
+            topic = topics.get(name.topic)
             # What was committed for a topic that is gone is nobody's any more.
-            if partition is not None and committed.is_of(partition.topic_id):
-                at_ms = committed.commit_timestamp_ms
-                entries.append(
-                    _Entry(partition, _lag(partition, committed.offset, rate), at_ms, holders.pop(name, None))
-                )
+            if topic is None or name.partition >= len(topic.partitions) or not committed.is_of(topic.id):
+                continue
+            question = PositionQuestion(topic.id, name.partition, committed.offset)
+            at_ms = committed.commit_timestamp_ms
+            entries.append(_Entry(name, question, rate, at_ms, holders.pop(name, None)))
         for name, member_id in holders.items():
-            partition = self._partitions.find(*name)
-            if partition is not None:
-                entries.append(_Entry(partition, _lag(partition, None, 0.0), None, member_id))
-        return sorted(entries, key=lambda entry: entry.partition.name)
+            topic = topics.get(name.topic)
+            if topic is not None and name.partition < len(topic.partitions):
+                entries.append(_Entry(name, PositionQuestion(topic.id, name.partition), 0.0, None, member_id))
+        return sorted(entries, key=lambda entry: entry.name)
 
 
 class _Entry(NamedTuple):
-    partition: Partition
-    lag: PartitionLag
+    name: TopicPartition
+    question: PositionQuestion
+    rate: float
     committed_at_ms: int | None
     member_id: str | None
 
-    @property
-    def waiting(self) -> Wanted | None:
-        offset = self.lag.next_offset
-        return None if offset is None else Wanted(self.partition, offset)
-
-    def report(self, times: Iterator[int | None], now_ms: int) -> PartitionReport:
-        """Takes its time from `times` if it has something waiting."""
-        lag = self.lag if self.waiting is None else self.lag.aged(next(times), now_ms)
-        return PartitionReport(self.partition.name, lag, self.committed_at_ms, self.member_id)
+    def report(self, position: LogPosition, now_ms: int) -> PartitionReport:
+        lag = _lag(self.question.committed, position, self.rate)
+        if lag.behind:
+            lag = lag.aged(position.timestamp_ms, now_ms)
+        return PartitionReport(self.name, lag, self.committed_at_ms, self.member_id)
 
 
 class _Size(NamedTuple):
@@ -216,14 +260,15 @@ class _Size(NamedTuple):
     partitions: int
 
 
-def _span(partition: Partition) -> LogSpan:
-    return LogSpan(partition.log.log_start_offset, partition.high_watermark)
+def _count(state: Groups, name: str, now: Now) -> int:
+    return max(sum(len(committed) for committed in state.offsets.of_group(name).values()), 1)
 
 
-def _lag(partition: Partition, committed: Offset | None, rate: float) -> PartitionLag:
-    if partition.offline is not None:
-        return OFFLINE._replace(committed=committed)
-    return lag_of(committed, _span(partition), rate)
+def _lag(committed: Offset | None, position: LogPosition, rate: float) -> PartitionLag:
+    if position.span is None:
+        unknown = OFFLINE if position.is_offline else UNKNOWN
+        return unknown._replace(committed=committed)
+    return lag_of(committed, position.span, rate)
 
 
 def _in_turns(names: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -231,10 +276,10 @@ def _in_turns(names: Sequence[str]) -> Iterator[Sequence[str]]:
         yield names[start : start + GROUPS_REPORTED_PER_TURN]
 
 
-def _unless_refused(answer: Answer | ApiError) -> Answer | None:
+def _unless_refused(answer: Answer | ApiError, none_for: Sequence[ErrorCode]) -> Answer | None:
     if not isinstance(answer, ApiError):
         return answer
-    if answer.code in _NOBODY_KNOWS:
+    if answer.code in none_for:
         return None
     raise answer
 

@@ -1,4 +1,5 @@
-"""From a frame to a handler and back to bytes. What is registered here is what ApiVersions says.
+"""From a frame to a handler and back to bytes. What is registered here is what ApiVersions says, but for what
+is between brokers.
 
 A handler is called with the decoded request and its context, and answers in one of four ways:
 
@@ -85,6 +86,8 @@ class Route(NamedTuple):
     """What a request that waits for its answer is counted as, from itself and the size of its frame."""
     check: Callable[[Any], None] | None = None
     """Raises ProtocolError for a request whose handler is not even asked, when it has been decoded."""
+    is_listed: bool = True
+    """Whether ApiVersions tells clients of it."""
 
 
 class Router:
@@ -119,6 +122,7 @@ class Router:
                 route.api.versions[1],
             )
             for key, route in sorted(self._routes.items())
+            if route.is_listed
         ]
 
     def decode(self, header: RequestHeader, frame: memoryview, position: int) -> Struct:

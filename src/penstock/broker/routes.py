@@ -22,6 +22,7 @@ from penstock.broker.apis.describe_topic_partitions import DescribeTopicPartitio
 from penstock.broker.apis.elect_leaders import ElectLeaders
 from penstock.broker.apis.fetch import Fetch
 from penstock.broker.apis.find_coordinator import FindCoordinator
+from penstock.broker.apis.group_reports import GroupReports
 from penstock.broker.apis.heartbeat import Heartbeat
 from penstock.broker.apis.incremental_alter_configs import IncrementalAlterConfigs
 from penstock.broker.apis.init_producer_id import InitProducerId
@@ -31,6 +32,7 @@ from penstock.broker.apis.list_config_resources import ListConfigResources
 from penstock.broker.apis.list_groups import ListGroups
 from penstock.broker.apis.list_offsets import ListOffsets
 from penstock.broker.apis.list_partition_reassignments import ListPartitionReassignments
+from penstock.broker.apis.log_positions import LogPositions
 from penstock.broker.apis.metadata import Metadata
 from penstock.broker.apis.offset_commit import OffsetCommit
 from penstock.broker.apis.offset_delete import OffsetDelete
@@ -46,6 +48,8 @@ from penstock.broker.cold_reads import ColdReads
 from penstock.broker.fetch_reads import NO_FOLLOWERS, FetchReads, Followers
 from penstock.broker.fetch_sessions import FetchSessions, RecalledFetch
 from penstock.broker.group_coordinator import GroupCoordinator
+from penstock.broker.group_reports import GroupReports as Reports
+from penstock.broker.log_positions import LogPositions as Positions
 from penstock.broker.produce_progress import ACKS_NONE
 from penstock.broker.router import Route, Router, never_waits
 from penstock.broker.storage import Storage
@@ -75,6 +79,7 @@ from penstock.protocol.messages.describe_topic_partitions import DESCRIBE_TOPIC_
 from penstock.protocol.messages.elect_leaders import ELECT_LEADERS
 from penstock.protocol.messages.fetch import FETCH, FetchRequest
 from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR
+from penstock.protocol.messages.group_reports import GROUP_REPORTS
 from penstock.protocol.messages.heartbeat import HEARTBEAT
 from penstock.protocol.messages.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
 from penstock.protocol.messages.init_producer_id import INIT_PRODUCER_ID
@@ -84,6 +89,7 @@ from penstock.protocol.messages.list_config_resources import LIST_CONFIG_RESOURC
 from penstock.protocol.messages.list_groups import LIST_GROUPS
 from penstock.protocol.messages.list_offsets import LIST_OFFSETS
 from penstock.protocol.messages.list_partition_reassignments import LIST_PARTITION_REASSIGNMENTS
+from penstock.protocol.messages.log_positions import LOG_POSITIONS
 from penstock.protocol.messages.metadata import METADATA
 from penstock.protocol.messages.offset_commit import OFFSET_COMMIT
 from penstock.protocol.messages.offset_delete import OFFSET_DELETE
@@ -112,6 +118,8 @@ class Parts(NamedTuple):
     data_path: str
     """Absolute, for people."""
     reply_room: Callable[[], int]
+    group_reports: Reports
+    log_positions: Positions
     followers: Followers = NO_FOLLOWERS
 
 
@@ -122,6 +130,7 @@ def add_routes(router: Router, parts: Parts) -> None:
         _cluster_routes(parts),
         _group_routes(parts),
         _config_routes(parts),
+        _routes_between_brokers(parts),
     ):
         for route in routes:
             router.add(route)
@@ -238,4 +247,11 @@ def _config_routes(parts: Parts) -> list[Route]:
         Route(ALTER_CONFIGS, AlterConfigs(cluster)),
         Route(INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigs(cluster)),
         Route(LIST_CONFIG_RESOURCES, ListConfigResources(cluster), weigh=never_waits),
+    ]
+
+
+def _routes_between_brokers(parts: Parts) -> list[Route]:
+    return [
+        Route(GROUP_REPORTS, GroupReports(parts.group_reports), is_listed=False),
+        Route(LOG_POSITIONS, LogPositions(parts.log_positions), is_listed=False),
     ]

@@ -14,6 +14,7 @@ _NOTES: Final = {
     "beyond_end": "committed beyond the end",
     "no_commit": "nothing committed yet",
     "offline": "the partition is offline",
+    "unknown": "its leader did not answer",
 }
 
 Document = Mapping[str, Any]
@@ -48,6 +49,12 @@ def print_group(group: Document) -> None:
 
 
 def _progress(group: Document) -> str:
+    unknown = group["partitions_unknown"]
+    known = _known_progress(group)
+    return f"{known}, and {counted(unknown, 'partition')} unknown" if unknown else known
+
+
+def _known_progress(group: Document) -> str:
     if not group["records_behind"]:
         return "behind: nothing"
     age, drain = duration_text(group["age_ms"]), group["drain_ms"]

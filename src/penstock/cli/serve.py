@@ -84,7 +84,14 @@ async def _serve(config: BrokerConfig) -> None:
         broker.on_giving_up = stop.set
         if broker.has_given_up:
             stop.set()
-        sources = Sources(broker.groups, broker.storage, broker.server, broker.compaction, broker.cluster)
+        sources = Sources(
+            groups=broker.groups,
+            own_groups=broker.own_groups,
+            storage=broker.storage,
+            server=broker.server,
+            compaction=broker.compaction,
+            cluster=broker.cluster,
+        )
         http = HttpServer(config.http, broker.not_ready, sources)
         excuses = Tasks(lambda name, failure: world.log.error("task.failed", task=name, reason=repr(failure)))
 

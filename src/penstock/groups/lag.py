@@ -24,7 +24,9 @@ class Standing(Enum):
     """The committed offset does not exist yet: the log was cut, or somebody committed a wrong one."""
     NO_COMMIT = "no_commit"
     OFFLINE = "offline"
-    """The partition cannot be read, so nothing is known."""
+    """The partition has no leader, or cannot be read, so nothing is known."""
+    UNKNOWN = "unknown"
+    """Its leader did not answer."""
 
     def __str__(self) -> str:
         return self.value
@@ -64,6 +66,7 @@ class PartitionLag(NamedTuple):
 
 
 OFFLINE = PartitionLag(Standing.OFFLINE)
+UNKNOWN = PartitionLag(Standing.UNKNOWN)
 
 
 def lag_of(committed: Offset | None, span: LogSpan, rate: float = 0.0) -> PartitionLag:
@@ -108,10 +111,13 @@ class Totals(NamedTuple):
     rate: float
     drain_ms: int | None
     """Of the partition that takes longest: one member reads it, however many there are."""
+    unknown: int = 0
+    """Partitions of which nothing is known, because they are offline or their leader did not answer."""
 
 
 def totals_of(lags: Iterable[PartitionLag]) -> Totals:
-    known = [lag for lag in lags if lag.behind is not None]
+    every = list(lags)
+    known = [lag for lag in every if lag.behind is not None]
     waiting = [lag for lag in known if lag.behind]
     ages = [lag.age_ms for lag in waiting if lag.age_ms is not None]
     drains = [lag.drain_ms for lag in waiting if lag.drain_ms is not None]
@@ -121,4 +127,5 @@ def totals_of(lags: Iterable[PartitionLag]) -> Totals:
         age_ms_max=max(ages, default=None if waiting else 0),
         rate=sum(lag.rate for lag in known),
         drain_ms=max(drains, default=0) if len(drains) == len(waiting) else None,
+        unknown=sum(lag.span is None for lag in every),
     )

@@ -1,4 +1,4 @@
-"""Consumer groups over HTTP.
+"""Consumer groups over HTTP: all of the cluster, whichever broker is asked.
 
 GET /v1/groups            a line for each group, by name; ?prefix= ?limit= ?after=
 GET /v1/groups/{group}    everything about one: members, rebalances, and how far it has come
@@ -8,7 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
-from penstock.broker.group_reports import GroupReport, GroupReports, PartitionReport
+from penstock.broker.cluster_groups import ClusterGroups
+from penstock.broker.group_reports import GroupReport, PartitionReport
 from penstock.groups.lag import PartitionLag
 from penstock.groups.status import MemberStatus, RebalanceStatus
 from penstock.http.refusals import Refusal, json_reply
@@ -19,7 +20,7 @@ Document = dict[str, Any]
 
 
 class GroupPages:
-    def __init__(self, reports: GroupReports) -> None:
+    def __init__(self, reports: ClusterGroups) -> None:
         self._reports = reports
 
     def add_to(self, router: web.UrlDispatcher) -> None:
@@ -30,7 +31,8 @@ class GroupPages:
         query = request.query
         page = await self._reports.page(query.get("prefix", ""), query.get("after", ""), _limit(request))
         groups = [summary(report) for report in page.groups]
-        return json_reply({"groups": groups, "next_after": page.next_after})
+        unavailable = [{"broker": each.broker_id, "reason": each.reason} for each in page.unavailable]
+        return json_reply({"groups": groups, "next_after": page.next_after, "unavailable": unavailable})
 
     async def one(self, request: web.Request) -> web.Response:
         name = request.match_info["group"]
@@ -63,6 +65,7 @@ def summary(report: GroupReport) -> Document:
         "records_behind": totals.behind,
         "records_lost": totals.lost,
         "age_ms": totals.age_ms_max,
+        "partitions_unknown": totals.unknown,
     }
 
 

@@ -1,7 +1,9 @@
-"""GET /metrics: the broker, its place in the cluster and its consumer groups, for Prometheus.
+"""GET /metrics: the broker, its place in the cluster and the groups that it coordinates, for Prometheus.
 
 Rule 1: series are bounded. The groups furthest behind come first, and how many were left out is told.
-Rule 2: between some groups, some partitions and some lines, everybody else gets a turn.
+Rule 2: a group has series on its coordinator alone, for all its partitions. So a sum over the brokers of a
+        cluster counts each once, and no broker scrapes another.
+Rule 3: between some groups, some partitions and some lines, everybody else gets a turn.
 """
 
 import asyncio
@@ -35,7 +37,7 @@ class MetricsPage:
         router.add_get("/metrics", self.metrics)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        survey = await self._sources.groups.survey(METRICS_GROUP_PARTITIONS_MAX)
+        survey = await self._sources.own_groups.survey(METRICS_GROUP_PARTITIONS_MAX)
         sizes, replication = await _summed(self._sources.storage.partitions)
         text = await _written(
             [
@@ -44,7 +46,7 @@ class MetricsPage:
                 *replication.metrics(),
                 *cluster_metrics(self._sources.cluster, asyncio.get_running_loop().time()),
                 *group_metrics(survey),
-                *trouble_metrics(self._sources.groups.troubles()),
+                *trouble_metrics(self._sources.own_groups.troubles()),
             ]
         )
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
@@ -133,7 +135,9 @@ async def _summed(partitions: Iterable[Partition]) -> tuple[_TopicSizes, Replica
 
 def group_metrics(survey: Survey) -> Iterator[Metric]:
     groups = survey.groups
-    yield gauge("penstock_groups", "Consumer groups on this broker.", len(groups) + survey.left_out)
+    yield gauge(
+        "penstock_groups", "Consumer groups that this broker coordinates.", len(groups) + survey.left_out
+    )
     yield gauge(
         "penstock_groups_left_out",
         "Groups without series here, because of their number: those least behind.",
@@ -241,6 +245,13 @@ def _lags(groups: Iterable[GroupReport]) -> Iterator[Metric]:
         "Records deleted before the group had read them.",
         labels,
         (Series(values, entry.lag.lost) for values, entry in each() if entry.lag.lost),
+    )
+    yield Metric(
+        "penstock_group_partitions_unknown",
+        GAUGE,
+        "Partitions of the group without series: they are offline, or their leader did not answer.",
+        ("group",),
+        (Series((group.status.group_id,), group.totals.unknown) for group in groups if group.totals.unknown),
     )
     yield Metric(
         "penstock_group_consumption_rate",

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from penstock.broker.cluster_groups import GroupsUnavailable
 from penstock.errors import ApiError, ErrorCode
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -40,6 +41,8 @@ async def refusals_as_json(request: web.Request, handler: Handler) -> web.Stream
             raise
         sentence = "The groups are being loaded from the log. Try again in a moment."
         return _refused(503, "loading", sentence)
+    except GroupsUnavailable as problem:
+        return _refused(503, "coordinator_unavailable", str(problem))
     except web.HTTPNotFound:
         return _refused(404, "not_found", f"There is nothing at {request.path}. See docs/http.md.")
     except web.HTTPMethodNotAllowed as refusal:

@@ -1,4 +1,4 @@
-"""Every API that has a message table, by api key.
+"""Every API that has a message table, by api key: Kafka's, and a few between brokers.
 
 This says what can be decoded and encoded. What a broker offers is the router's to say.
 """
@@ -24,6 +24,7 @@ from penstock.protocol.messages.describe_topic_partitions import DESCRIBE_TOPIC_
 from penstock.protocol.messages.elect_leaders import ELECT_LEADERS
 from penstock.protocol.messages.fetch import FETCH
 from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR
+from penstock.protocol.messages.group_reports import GROUP_REPORTS
 from penstock.protocol.messages.heartbeat import HEARTBEAT
 from penstock.protocol.messages.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
 from penstock.protocol.messages.init_producer_id import INIT_PRODUCER_ID
@@ -33,6 +34,7 @@ from penstock.protocol.messages.list_config_resources import LIST_CONFIG_RESOURC
 from penstock.protocol.messages.list_groups import LIST_GROUPS
 from penstock.protocol.messages.list_offsets import LIST_OFFSETS
 from penstock.protocol.messages.list_partition_reassignments import LIST_PARTITION_REASSIGNMENTS
+from penstock.protocol.messages.log_positions import LOG_POSITIONS
 from penstock.protocol.messages.metadata import METADATA
 from penstock.protocol.messages.offset_commit import OFFSET_COMMIT
 from penstock.protocol.messages.offset_delete import OFFSET_DELETE
@@ -84,5 +86,8 @@ ALL: Final[tuple[Api[Struct, Struct], ...]] = (
     DESCRIBE_TOPIC_PARTITIONS,
 )
 
-APIS: Final[dict[int, Api[Struct, Struct]]] = {api.key: api for api in ALL}
-assert len(APIS) == len(ALL), "two tables share an api key"
+BETWEEN_BROKERS: Final[tuple[Api[Struct, Struct], ...]] = (GROUP_REPORTS, LOG_POSITIONS)
+"""Penstock's own. ApiVersions does not list them, and their keys are far above those that Kafka gives out."""
+
+APIS: Final[dict[int, Api[Struct, Struct]]] = {api.key: api for api in (*ALL, *BETWEEN_BROKERS)}
+assert len(APIS) == len(ALL) + len(BETWEEN_BROKERS), "two tables share an api key"

@@ -35,8 +35,11 @@ class AsyncClient(asyncio.BufferedProtocol):
         self._waiting: deque[asyncio.Future[Struct]] = deque()
         self.is_closed = False
 
-    async def ask(self, api: Api[Request, Response], message: Request, timeout_s: float) -> Response:
-        answer = await self._exchange(self._core.ask(api, message), timeout_s)
+    async def ask(
+        self, api: Api[Request, Response], message: Request, timeout_s: float, *, version: int | None = None
+    ) -> Response:
+        """In the newest version that both sides know, or in the one that is given."""
+        answer = await self._exchange(self._core.ask(api, message, version=version), timeout_s)
         assert isinstance(answer, api.response)
         return answer
 

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.apis.group_reports import GroupReports as GroupReportsHandler
+from penstock.broker.apis.log_positions import LogPositions as LogPositionsHandler
 from penstock.broker.broker import RunningBroker, World, running_broker
+from penstock.broker.cluster_groups import decoded
+from penstock.broker.context import RequestContext
 from penstock.broker.group_reports import GroupReport, PartitionReport
+from penstock.broker.peer_questions import PeerUnavailable
 from penstock.broker.topic_creation import TopicCreation, WantedTopic
 from penstock.config.sources import load
 from penstock.controller.topics import TopicRequest, delete_topic
@@ -23,7 +28,10 @@ from penstock.host.clock import AdjustableClock
 from penstock.host.randomness import SystemRandomness
 from penstock.log.first_record import FirstRecordRead, FirstTime
 from penstock.protocol.batches import parse_header
+from penstock.protocol.messages.group_reports import GroupReportsRequest
+from penstock.protocol.messages.log_positions import LogPositionsRequest, WantedPosition
 from penstock.protocol.records import Record, build_batch
+from penstock.security.access import ANONYMOUS, CLUSTER, AllowEverything, Authorizer
 from penstock.types import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset, TopicPartition
 
 ATTEMPTS_MAX = 5_000
@@ -36,7 +44,7 @@ class Living:
         self.broker = broker
         self.clock = clock
         self.reports = broker.groups
-        self._coordinator = broker.groups._groups
+        self._coordinator = broker.own_groups._groups
 
     async def topic(self, name: str, partitions: int = 1) -> None:
         creation = TopicCreation(self.broker.cluster, self.clock, SystemRandomness())
@@ -102,10 +110,14 @@ async def alive(tmp_path: Path) -> AsyncIterator[Living]:
 ORDERS = TopicPartition("orders", 0)
 
 
+def context_of(authorizer: Authorizer) -> RequestContext:
+    return RequestContext(ANONYMOUS, "PLAINTEXT", "127.0.0.1", authorizer)
+
+
 async def test_before_the_first_group_there_is_none(alive: Living) -> None:
     assert await alive.reports.one("nobody") is None
-    assert await alive.reports.page("", "", 10) == ([], None)
-    assert await alive.reports.survey(10) == ([], 0, 0)
+    assert await alive.reports.page("", "", 10) == ([], None, [])
+    assert await alive.broker.own_groups.survey(10) == ([], 0, 0)
 
 
 async def test_a_group_that_only_has_offsets_is_told_how_far_it_is(alive: Living) -> None:
@@ -234,7 +246,7 @@ async def test_when_there_are_too_many_the_furthest_behind_are_shown(alive: Livi
     await alive.produce("orders", 100)
     for number in range(20):
         await alive.commit(f"g{number:02d}", {ORDERS: number, TopicPartition("orders", 1): 0})
-    survey = await alive.reports.survey(7)
+    survey = await alive.broker.own_groups.survey(7)
     assert [report.status.group_id for report in survey.groups] == ["g00", "g01", "g02"]
     assert survey.left_out == 17
 
@@ -246,3 +258,52 @@ async def test_offsets_of_a_topic_that_is_gone_are_not_shown_for_one_of_its_name
     await alive.broker.cluster.change(lambda image: delete_topic(image, name="orders"))
     await alive.topic("orders")
     assert [str(entry.partition) for entry in (await alive.one("g")).partitions] == ["other-0"]
+
+
+async def test_what_one_broker_tells_another_is_the_whole_report(alive: Living) -> None:
+    await alive.topic("orders")
+    await alive.produce("orders", 10)
+    await alive.commit("g", {ORDERS: 4})
+    own = alive.broker.own_groups
+    answer = await GroupReportsHandler(own)(
+        GroupReportsRequest(group_ids=["g", "nobody"], names_max=5), context_of(AllowEverything())
+    )
+    assert (answer.error_code, answer.names, answer.reports[1]) == (ErrorCode.NONE, ["g"], b"")
+    told = decoded(2, answer.reports[0])
+    report = await alive.one("g")
+    assert told is not None
+    assert told.partitions[0].lag.behind == report.partitions[0].lag.behind == 6
+    assert told.partitions[0].lag.standing is Standing.OK
+    assert told.partitions[0].partition == ORDERS
+    assert told.totals.behind == report.totals.behind
+    assert told.status._replace(positions=()) == report.status._replace(positions=())
+    with pytest.raises(PeerUnavailable, match="another release"):
+        decoded(2, b"\xc1")
+
+
+async def test_brokers_are_asked_for_a_bounded_part_and_only_by_brokers(alive: Living) -> None:
+    reports = GroupReportsHandler(alive.broker.own_groups)
+    positions = LogPositionsHandler(alive.broker.own_groups._positions)
+    many_groups, many_names = GroupReportsRequest(["g"] * 21), GroupReportsRequest(names_max=1_002)
+    many_partitions = LogPositionsRequest([WantedPosition()] * 1_001)
+    anybody = context_of(AllowEverything())
+    codes = [(await reports(request, anybody)).error_code for request in (many_groups, many_names)]
+    codes.append((await positions(many_partitions, anybody)).error_code)
+    assert codes == [ErrorCode.POLICY_VIOLATION] * 3
+    denied = anybody.for_request(0, None, frozenset({CLUSTER.name}))
+    assert (await reports(many_groups, denied)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert (await positions(many_partitions, denied)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+async def test_a_leader_tells_where_its_logs_end_and_how_old_the_next_record_is(alive: Living) -> None:
+    await alive.topic("orders")
+    await alive.produce("orders", 10)
+    topic_id = alive.broker.cluster.image.topics["orders"].id
+    handler = LogPositionsHandler(alive.broker.own_groups._positions)
+    wanted = [WantedPosition(topic_id, 0, 4), WantedPosition(topic_id, 0), WantedPosition(topic_id, 7)]
+    answer = await handler(LogPositionsRequest(wanted), context_of(AllowEverything()))
+    asked, ends, elsewhere = answer.partitions
+    assert (asked.log_start_offset, asked.high_watermark) == (0, 10)
+    assert asked.timestamp > 0
+    assert (ends.high_watermark, ends.timestamp) == (10, -1)
+    assert elsewhere.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -9,6 +9,7 @@ from penstock.broker.router import Later, Route, Router, never_waits
 from penstock.errors import ProtocolError
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.frames import encode_request, parse_header
+from penstock.protocol.messages.log_positions import LOG_POSITIONS
 from penstock.protocol.messages.metadata import (
     METADATA,
     MetadataRequest,
@@ -126,6 +127,9 @@ def test_what_is_advertised_is_what_is_registered() -> None:
     desk.router.add(Route(PRODUCE, desk.handle, oldest_advertised=0))
     assert (PRODUCE.key, 0, PRODUCE.versions[1]) in desk.router.supported()
     assert not desk.router.knows(PRODUCE.key, 0)
+    desk.router.add(Route(LOG_POSITIONS, desk.handle, is_listed=False))
+    assert LOG_POSITIONS.key not in [key for key, _, _ in desk.router.supported()]
+    assert desk.router.knows(LOG_POSITIONS.key, 0)
     with pytest.raises(AssertionError, match="two handlers"):
         desk.router.add(Route(PRODUCE, desk.handle))
 

@@ -72,4 +72,4 @@ def test_a_group_with_one_stuck_partition_never_drains() -> None:
 
 
 def test_a_group_without_partitions_is_not_behind() -> None:
-    assert totals_of([]) == (0, 0, 0, 0, 0)
+    assert totals_of([]) == (0, 0, 0, 0, 0, 0)

@@ -1,0 +1,48 @@
+"""GroupReports: api key 20000, version 0.
+
+Tells another broker about the groups that this one coordinates: their names, or everything about some of
+them. Penstock's own: ApiVersions does not list it, and Kafka has no such request.
+
+Behaviour
+    Allowed to whoever may act as a broker (CLUSTER_ACTION on the cluster), as replication is.
+    A group that does not exist has an empty report. If one of them cannot be told because its coordinator
+    loads or is elsewhere, the whole answer is that error.
+    More groups or names than one question may have: POLICY_VIOLATION.
+"""
+
+import asyncio
+
+from penstock.broker.cluster_groups import encoded
+from penstock.broker.context import RequestContext
+from penstock.broker.group_reports import GroupReports as Reports
+from penstock.errors import ApiError, ErrorCode
+from penstock.limits import GROUP_REPORTS_AT_ONCE, GROUP_REPORTS_PER_QUESTION, HTTP_GROUPS_LISTED_MAX
+from penstock.protocol.messages.group_reports import GroupReportsRequest, GroupReportsResponse
+
+
+class GroupReports:
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports
+        # Apart from the turns of this broker's own pages, which may wait for the broker that asks here.
+        self._turns = asyncio.Semaphore(GROUP_REPORTS_AT_ONCE)
+
+    async def __call__(self, request: GroupReportsRequest, context: RequestContext) -> GroupReportsResponse:
+        if context.cluster_denied:
+            return GroupReportsResponse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if (
+            len(request.group_ids) > GROUP_REPORTS_PER_QUESTION
+            or request.names_max > HTTP_GROUPS_LISTED_MAX + 1
+        ):
+            return GroupReportsResponse(ErrorCode.POLICY_VIOLATION, "too many groups for one question")
+        async with self._turns:
+            try:
+                names = await self._names(request)
+                reports = await self._reports.several(request.group_ids)
+            except ApiError as problem:
+                return GroupReportsResponse(problem.code, problem.detail)
+        return GroupReportsResponse(names=names, reports=[encoded(report) for report in reports])
+
+    async def _names(self, request: GroupReportsRequest) -> list[str]:
+        if request.names_max <= 0:
+            return []
+        return await self._reports.names(request.prefix, request.after, request.names_max)

@@ -1,0 +1,35 @@
+"""LogPositions: api key 20001, version 0.
+
+Tells another broker where the logs that this one leads begin and end, and how old the first record is that
+waits for a group. Penstock's own: ApiVersions does not list it, and Kafka has no such request.
+
+Behaviour
+    Allowed to whoever may act as a broker (CLUSTER_ACTION on the cluster), as replication is.
+    A partition that this broker does not lead, or whose end it does not know yet, is
+    NOT_LEADER_OR_FOLLOWER; one that it cannot read is KAFKA_STORAGE_ERROR.
+    Times are read from the log away from the event loop, and kept for a minute.
+    More partitions than one question may have: POLICY_VIOLATION.
+"""
+
+import asyncio
+
+from penstock.broker.context import RequestContext
+from penstock.broker.log_positions import LogPositions as Positions
+from penstock.broker.log_positions import questions_in, response_of
+from penstock.errors import ErrorCode
+from penstock.limits import LOG_POSITIONS_PER_QUESTION, PEER_POSITIONS_AT_ONCE
+from penstock.protocol.messages.log_positions import LogPositionsRequest, LogPositionsResponse
+
+
+class LogPositions:
+    def __init__(self, positions: Positions) -> None:
+        self._positions = positions
+        self._turns = asyncio.Semaphore(PEER_POSITIONS_AT_ONCE)
+
+    async def __call__(self, request: LogPositionsRequest, context: RequestContext) -> LogPositionsResponse:
+        if context.cluster_denied:
+            return LogPositionsResponse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if len(request.partitions) > LOG_POSITIONS_PER_QUESTION:
+            return LogPositionsResponse(ErrorCode.POLICY_VIOLATION, "too many partitions for one question")
+        async with self._turns:
+            return response_of(await self._positions.here(questions_in(request)))

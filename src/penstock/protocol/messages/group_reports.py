@@ -1,0 +1,35 @@
+"""GroupReports: api key 20000, version 0, flexible throughout.
+
+Penstock's own, between brokers: the groups that the asked broker coordinates. Clients are not told of it.
+"""
+
+from __future__ import annotations
+
+from penstock.protocol.schema import Api, Bytes, Int16, Int32, String, Struct
+
+
+class GroupReportsRequest(Struct):
+    group_ids: list[String] = []
+    """Groups to be reported in full."""
+    names_max: Int32 = 0
+    """How many names of groups are wanted, in the order of names; 0: none."""
+    prefix: String = ""
+    after: String = ""
+
+
+class GroupReportsResponse(Struct):
+    error_code: Int16 = 0
+    error_message: String = ""
+    names: list[String] = []
+    reports: list[Bytes] = []
+    """One for each of the group ids, in their order; empty if there is no such group."""
+
+
+GROUP_REPORTS = Api(
+    key=20000,
+    name="GroupReports",
+    versions=(0, 0),
+    flexible=0,
+    request=GroupReportsRequest,
+    response=GroupReportsResponse,
+)
