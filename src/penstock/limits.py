@@ -411,6 +411,8 @@ CLEANER_MESSAGE_BYTES_MAX = 16 * MIB
 # HTTP -------------------------------------------------------------------------------------------
 
 HTTP_REQUEST_BYTES_MAX = 16 * MIB
+# The file with the tokens of those who may change something: about 600 of them.
+HTTP_TOKENS_FILE_BYTES_MAX = 64 * KIB
 # Groups that one answer lists; the next ones are asked for with its continuation.
 HTTP_GROUPS_LISTED_MAX = 1_000
 HTTP_GROUPS_LISTED_DEFAULT = 100

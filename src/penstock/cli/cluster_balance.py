@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.cluster_app import cluster_app
-from penstock.cli.cluster_options import URL_DEFAULT, Json, Url
+from penstock.cli.cluster_options import URL_DEFAULT, Json, TokenFile, Url
 from penstock.cli.cluster_reassign import NothingToCopyFrom, wait_until_moved
 from penstock.cli.command import client_command, examples
 from penstock.errors import CommandFailed
@@ -38,17 +38,21 @@ def balance(
         bool, typer.Option("--wait", help="Until everything is copied, and nothing is left to move.")
     ] = False,
     url: Url = URL_DEFAULT,
+    token_file: TokenFile = None,
     as_json: Json = False,
 ) -> None:
     """One step moves at most 100 partitions. Brokers that join get theirs by themselves (auto.balance)."""
-    from penstock.cli.http_client import get_json, post_json
+    from penstock.cli.http_client import get_json, post_json, token_of
 
     if dry_run and wait:
         raise typer.BadParameter("with --dry-run there is nothing to wait for", param_hint="--wait")
     path = "/v1/cluster/balance" + ("" if away_from is None else f"?away_from={away_from}")
-    ask = get_json if dry_run else post_json
+    token = None if dry_run else token_of(token_file)
     for step in count():
-        moves = ask(url, path, broker.timeout_s)["moves"]
+        if dry_run:
+            moves = get_json(url, path, broker.timeout_s)["moves"]
+        else:
+            moves = post_json(url, path, broker.timeout_s, token)["moves"]
         _require_taken(moves)
         if not moves and (stays := _held(broker, url, away_from)):
             raise CommandFailed(stays)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli.cluster_app import cluster_app
-from penstock.cli.cluster_options import POLL_S, URL_DEFAULT, Json, Timeout, Url
+from penstock.cli.cluster_options import POLL_S, URL_DEFAULT, Json, Timeout, TokenFile, Url
 from penstock.cli.command import TIMEOUT_S_DEFAULT, examples
 from penstock.errors import CommandFailed
 from penstock.limits import INT_MAX
@@ -22,13 +22,17 @@ DRAIN_EXAMPLES = examples(
 @cluster_app.command("drain", help="Let others lead what a broker leads, and give it nothing new.",
                      epilog=DRAIN_EXAMPLES)  # fmt: skip
 def drain(
-    broker_id: Id, url: Url = URL_DEFAULT, timeout: Timeout = TIMEOUT_S_DEFAULT, as_json: Json = False
+    broker_id: Id,
+    url: Url = URL_DEFAULT,
+    timeout: Timeout = TIMEOUT_S_DEFAULT,
+    token_file: TokenFile = None,
+    as_json: Json = False,
 ) -> None:
     """It stays so until `undrain`, or until it starts anew."""
-    from penstock.cli.http_client import get_json, post_json
+    from penstock.cli.http_client import get_json, post_json, token_of
     from penstock.cli.output import counted, json_line
 
-    post_json(url, f"/v1/cluster/brokers/{broker_id}/drain", timeout)
+    post_json(url, f"/v1/cluster/brokers/{broker_id}/drain", timeout, token_of(token_file))
     deadline = time.monotonic() + timeout
     while True:
         broker = _broker(get_json(url, "/v1/cluster", timeout), broker_id)
@@ -59,13 +63,17 @@ UNDRAIN_EXAMPLES = examples(("When it is to work again", "penstock cluster undra
 @cluster_app.command("undrain", help="Let a drained broker lead and be given replicas again.",
                      epilog=UNDRAIN_EXAMPLES)  # fmt: skip
 def undrain(
-    broker_id: Id, url: Url = URL_DEFAULT, timeout: Timeout = TIMEOUT_S_DEFAULT, as_json: Json = False
+    broker_id: Id,
+    url: Url = URL_DEFAULT,
+    timeout: Timeout = TIMEOUT_S_DEFAULT,
+    token_file: TokenFile = None,
+    as_json: Json = False,
 ) -> None:
     """It leads again when leaders are evened out, or after `penstock cluster elect --preferred --all`."""
-    from penstock.cli.http_client import post_json
+    from penstock.cli.http_client import post_json, token_of
     from penstock.cli.output import json_line
 
-    broker = post_json(url, f"/v1/cluster/brokers/{broker_id}/undrain", timeout)
+    broker = post_json(url, f"/v1/cluster/brokers/{broker_id}/undrain", timeout, token_of(token_file))
     if as_json:
         json_line(broker)
     else:

@@ -1,5 +1,6 @@
 """Options that commands of `penstock cluster` share."""
 
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -13,5 +14,13 @@ Url = Annotated[
 ]
 Timeout = Annotated[
     float, typer.Option(metavar="SECONDS", min=0.1, help="How long the broker may take to answer.")
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="PATH",
+        help="A file with the token that changes need. Default: the token in PENSTOCK_TOKEN, if any.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import os
 import ssl
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -15,18 +17,42 @@ _BODY_BYTES_MAX: Final = 256 * 1024 * 1024
 
 def get_json(url: str, path: str, timeout_s: float) -> Any:
     """CommandFailed with the broker's own sentence if it refuses, or with what to do if none answers."""
-    return _ask("GET", url, path, timeout_s)
+    return _ask("GET", url, path, timeout_s, {})
 
 
-def post_json(url: str, path: str, timeout_s: float) -> Any:
-    """The same, for what changes something."""
-    return _ask("POST", url, path, timeout_s)
+def post_json(url: str, path: str, timeout_s: float, token: str | None = None) -> Any:
+    """The same, for what changes something. A token is needed unless the broker listens on loopback."""
+    headers = {"Content-Type": "application/json"}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    return _ask("POST", url, path, timeout_s, headers)
 
 
-def _ask(method: str, url: str, path: str, timeout_s: float) -> Any:
+def token_of(path: Path | None) -> str | None:
+    """From --token-file, else from PENSTOCK_TOKEN; None if neither is given."""
+    if path is None:
+        return _checked_token(os.environ.get("PENSTOCK_TOKEN", ""), "PENSTOCK_TOKEN") or None
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is no text"
+        raise CommandFailed(f"cannot read --token-file {path}: {reason}.") from problem
+    token = _checked_token(text, f"--token-file {path}")
+    if not token:
+        raise CommandFailed(f"--token-file {path} is empty.")
+    return token
+
+
+def _checked_token(text: str, source: str) -> str:
+    token = text.strip()
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise CommandFailed(f"{source} must hold one token: printable ASCII characters on one line.")
+    return token
+
+
+def _ask(method: str, url: str, path: str, timeout_s: float, headers: dict[str, str]) -> Any:
     connection = _connection(url, timeout_s)
     try:
-        headers = {"Content-Type": "application/json"} if method == "POST" else {}
         connection.request(method, urlsplit(url).path.rstrip("/") + path, headers=headers)
         response = connection.getresponse()
         status, body = response.status, response.read(_BODY_BYTES_MAX)

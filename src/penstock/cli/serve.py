@@ -91,6 +91,8 @@ async def _serve(config: BrokerConfig) -> None:
             server=broker.server,
             compaction=broker.compaction,
             cluster=broker.cluster,
+            log=world.log,
+            tokens_path=config.http_tokens_path,
         )
         http = HttpServer(config.http, broker.not_ready, sources)
         excuses = Tasks(lambda name, failure: world.log.error("task.failed", task=name, reason=repr(failure)))

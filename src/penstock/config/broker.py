@@ -108,6 +108,8 @@ class BrokerConfig(NamedTuple):
     node: NodeConfig
     listeners: tuple[Listener, ...]
     http: Address
+    http_tokens_path: str | None
+    """The file with the tokens of those who may change something over HTTP."""
     tls: Mapping[str, TlsConfig]
     """By listener name, for the listeners that use it."""
     topic_creation: TopicCreationConfig
@@ -129,6 +131,7 @@ class BrokerConfig(NamedTuple):
             node=_node(given),
             listeners=listeners,
             http=http,
+            http_tokens_path=value_of("http.tokens.file", given) or None,
             tls=_tls(listeners, given),
             topic_creation=_topic_creation(given),
             replication=_replication(given),

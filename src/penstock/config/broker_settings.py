@@ -118,7 +118,18 @@ _LISTENERS = (
         "The protocol of each listener name: PLAINTEXT or SSL.",
     ),
     Setting(
-        "http.listener", STRING, "127.0.0.1:8080", "Where health, metrics and groups are served over HTTP."
+        "http.listener",
+        STRING,
+        "127.0.0.1:8080",
+        "Where health, metrics, groups and the cluster are served over HTTP.",
+    ),
+    Setting(
+        "http.tokens.file",
+        STRING,
+        None,
+        "A file with the tokens that requests need which change something over HTTP: on each line the "
+        "SHA-256 of a token in hexadecimal, and a name. Without it such requests are taken on a loopback "
+        "address only. It is read again for each of them.",
     ),
 )
 

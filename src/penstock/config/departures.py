@@ -78,6 +78,7 @@ KAFKA_HAS_NOT = frozenset(
         "metadata.store",
         "auto.balance",
         "http.listener",
+        "http.tokens.file",
         "group.consumer.rebalance.heartbeat.interval.ms",
         # Kafka 4 removed it; tools still read it to learn the version.
         "inter.broker.protocol.version",

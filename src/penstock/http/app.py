@@ -5,12 +5,15 @@ GET /health/ready    200 when clients can be served; 503 with the reason when no
 GET /metrics         for Prometheus (metrics.py)
 GET /v1/groups       consumer groups and how far they have come (groups.py)
 /v1/cluster          the cluster: how it is, and draining and balancing it (cluster.py)
+
+Who may do what changes something is decided for all pages at once (change_access.py).
 """
 
 import socket
 
 from aiohttp import web
 
+from penstock.http.change_access import ChangeAccess, requiring_access
 from penstock.http.cluster import ClusterPages
 from penstock.http.groups import GroupPages
 from penstock.http.metrics import MetricsPage
@@ -22,7 +25,10 @@ from penstock.limits import HTTP_REQUEST_BYTES_MAX
 
 async def answer(listening: socket.socket, readiness: Readiness, sources: Sources) -> web.AppRunner:
     """Answer requests that come to a socket, until the runner is cleaned up."""
-    app = web.Application(client_max_size=HTTP_REQUEST_BYTES_MAX, middlewares=[refusals_as_json])
+    access = ChangeAccess(listening, sources.tokens_path, sources.log)
+    app = web.Application(
+        client_max_size=HTTP_REQUEST_BYTES_MAX, middlewares=[refusals_as_json, requiring_access(access)]
+    )
     health = _Health(readiness)
     app.router.add_get("/health/live", health.live)
     app.router.add_get("/health/ready", health.ready)

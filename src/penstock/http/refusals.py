@@ -12,6 +12,7 @@ from penstock.errors import ApiError, ErrorCode
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _JSON: Final = "application/json"
+_UNAUTHORISED: Final = 401
 _TRY_AGAIN: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -54,4 +55,7 @@ async def refusals_as_json(request: web.Request, handler: Handler) -> web.Stream
 
 
 def _refused(status: int, code: str, message: str) -> web.Response:
-    return json_reply({"error": {"code": code, "message": message}}, status)
+    reply = json_reply({"error": {"code": code, "message": message}}, status)
+    if status == _UNAUTHORISED:
+        reply.headers["WWW-Authenticate"] = "Bearer"
+    return reply

@@ -19,12 +19,15 @@ from penstock.errors import ConfigError
 from penstock.http.excuse import Excuse
 from penstock.http.readiness import Readiness
 from penstock.http.sources import Sources
+from penstock.http.tokens import read_tokens
 from penstock.limits import CONNECTION_BACKLOG_MAX
 
 
 class HttpServer:
     def __init__(self, address: Address, readiness: Readiness, sources: Sources) -> None:
-        """Takes the port. ConfigError if somebody else has it."""
+        """Takes the port. ConfigError if somebody else has it, or if the file of tokens is no such file."""
+        if sources.tokens_path is not None:
+            read_tokens(sources.tokens_path)
         self._readiness = readiness
         self._sources = sources
         self._runner: Any = None

@@ -1,4 +1,4 @@
-"""What HTTP shows of a running broker."""
+"""What HTTP shows of a running broker, and what it needs to answer."""
 
 from typing import NamedTuple
 
@@ -8,6 +8,7 @@ from penstock.broker.compaction import Compaction
 from penstock.broker.group_reports import GroupReports
 from penstock.broker.server import Server
 from penstock.broker.storage import Storage
+from penstock.observability.logs import Log
 
 
 class Sources(NamedTuple):
@@ -17,3 +18,6 @@ class Sources(NamedTuple):
     server: Server
     compaction: Compaction
     cluster: Cluster
+    log: Log
+    tokens_path: str | None = None
+    """The file with the tokens of those who may change something; None: there are no tokens."""

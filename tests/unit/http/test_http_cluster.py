@@ -4,14 +4,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
 
-from penstock.http.cluster import ClusterPages
-from penstock.http.refusals import refusals_as_json
 from tests.unit.broker.support import Asker, running_cluster
-
-JSON = {"Content-Type": "application/json"}
+from tests.unit.http.http_support import JSON, client_of
 
 
 @pytest.fixture
@@ -23,9 +18,7 @@ async def asker() -> AsyncIterator[Asker]:
 
 @pytest.fixture
 async def client(asker: Asker) -> AsyncIterator[Any]:
-    app = web.Application(middlewares=[refusals_as_json])
-    ClusterPages(asker.cluster).add_to(app.router)
-    async with TestClient(TestServer(app)) as client:
+    async with client_of(asker.cluster) as client:
         yield client
 
 
@@ -90,13 +83,6 @@ async def test_the_last_broker_is_not_drained(client: Any) -> None:
     reply = await client.post("/v1/cluster/brokers/3/drain", headers=JSON)
     assert reply.status == 409
     assert "no other broker" in (await reply.json())["error"]["message"]
-
-
-@pytest.mark.parametrize("path", ["/v1/cluster/brokers/2/drain", "/v1/cluster/balance"])
-async def test_a_form_on_some_web_page_changes_nothing(client: Any, path: str) -> None:
-    reply = await client.post(path, data={"a": "form"})
-    assert reply.status == 415
-    assert {broker["state"] for broker in (await shown(client))["brokers"]} == {"admitted"}
 
 
 async def test_everything_moves_away_from_a_broker_when_that_is_asked_for(client: Any, asker: Asker) -> None:
