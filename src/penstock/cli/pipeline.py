@@ -8,6 +8,7 @@ Rule: progress goes to stderr, the report to stdout. A stop by Ctrl-C or SIGTERM
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,6 +67,24 @@ Name = Annotated[
 Once = Annotated[bool, typer.Option("--once", help="Archive what is there now, then end.")]
 SparkSettings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
+]
+
+
+class IsolationLevel(StrEnum):
+    read_committed = "read_committed"
+    read_uncommitted = "read_uncommitted"
+
+
+Isolation = Annotated[
+    IsolationLevel,
+    typer.Option("--isolation", help="Whether records of aborted and open transactions are read."),
+]
+IsolationOfFile = Annotated[
+    IsolationLevel | None,
+    typer.Option(
+        "--isolation",
+        help="Whether records of aborted and open transactions are read. Default: what the file says.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 

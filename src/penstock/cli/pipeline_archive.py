@@ -9,6 +9,8 @@ import typer
 from penstock.cli.command import client_command, examples, settings_of, topic_names
 from penstock.cli.pipeline import (
     Checkpoint,
+    Isolation,
+    IsolationLevel,
     Json,
     Master,
     Name,
@@ -79,6 +81,7 @@ def archive(
     compact: Annotated[
         bool, typer.Option("--compact", help="Put small files together, and remove those of failed attempts.")
     ] = False,
+    isolation: Isolation = IsolationLevel.read_committed,
     allow_loss: Annotated[
         bool,
         typer.Option("--allow-loss", help="Go on if retention removed records that were not archived yet."),
@@ -106,6 +109,7 @@ def archive(
         rows_per_batch=max_rows_per_batch,
         compact=compact,
         allow_loss=allow_loss,
+        isolation=isolation.value,
     )
     with broker.client():
         pass  # an address at which nobody answers is told at once, and why

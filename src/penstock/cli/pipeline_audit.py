@@ -12,6 +12,8 @@ import typer
 
 from penstock.cli.command import client_command, examples, topic_names
 from penstock.cli.pipeline import (
+    Isolation,
+    IsolationLevel,
     Json,
     Master,
     SparkSettings,
@@ -90,6 +92,7 @@ def audit(
     ignore: Annotated[
         list[Violation] | None, typer.Option(help="Report this, but not as a violation; may be repeated.")
     ] = None,
+    isolation: Isolation = IsolationLevel.read_committed,
     master: Master = "local[*]",
     settings: SparkSettings = None,
     as_json: Json = False,
@@ -111,6 +114,7 @@ def audit(
         strict=strict,
         complete=complete,
         ignored=tuple(kind.value for kind in ignore or ()),
+        isolation=isolation.value,
     )
     with broker.client():
         pass  # an address at which nobody answers is told at once, and why

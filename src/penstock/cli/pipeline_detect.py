@@ -7,6 +7,7 @@ import typer
 
 from penstock.cli.command import client_command, examples, settings_of, topic_names
 from penstock.cli.pipeline import (
+    IsolationOfFile,
     Json,
     Master,
     Name,
@@ -63,6 +64,7 @@ def detect(
     max_rows_per_batch: Annotated[
         int, typer.Option(metavar="N", min=1, help="Look at so many rows at once at most.")
     ] = ROWS_PER_BATCH,
+    isolation: IsolationOfFile = None,
     allow_loss: Annotated[
         bool,
         typer.Option("--allow-loss", help="Go on if retention removed records before they were looked at."),
@@ -88,6 +90,7 @@ def detect(
         every_s=every,
         rows_per_batch=max_rows_per_batch,
         allow_loss=allow_loss,
+        isolation=None if isolation is None else isolation.value,
     )
     with broker.client():
         pass  # an address at which nobody answers is told at once, and why

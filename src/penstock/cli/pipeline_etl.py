@@ -7,6 +7,7 @@ import typer
 
 from penstock.cli.command import client_command, examples, settings_of
 from penstock.cli.pipeline import (
+    IsolationOfFile,
     Json,
     Master,
     SparkSettings,
@@ -56,6 +57,7 @@ def etl(
     max_rows_per_batch: Annotated[
         int, typer.Option(metavar="N", min=1, help="Commit at the latest after so many rows.")
     ] = ROWS_PER_BATCH,
+    isolation: IsolationOfFile = None,
     allow_loss: Annotated[
         bool,
         typer.Option("--allow-loss", help="Go on if retention removed records before they were loaded."),
@@ -84,6 +86,7 @@ def etl(
         every_s=every,
         rows_per_batch=max_rows_per_batch,
         allow_loss=allow_loss,
+        isolation=None if isolation is None else isolation.value,
     )
     with broker.client():
         pass  # an address at which nobody answers is told at once, and why

@@ -7,6 +7,8 @@ import typer
 
 from penstock.cli.command import client_command, examples, group_names, settings_of, topic_names
 from penstock.cli.pipeline import (
+    Isolation,
+    IsolationLevel,
     Json,
     Master,
     SparkSettings,
@@ -61,6 +63,7 @@ def insights(
     partition_rate: Annotated[
         float, typer.Option(metavar="MIB", min=0.001, help="What one partition carries in a second, in MiB.")
     ] = PARTITION_MIB_PER_S,
+    isolation: Isolation = IsolationLevel.read_committed,
     master: Master = "local[*]",
     settings: SparkSettings = None,
     as_json: Json = False,
@@ -84,6 +87,7 @@ def insights(
         made=parse_made(made),
         groups=tuple(dict.fromkeys(groups or ())),
         partition_bytes_per_s=partition_rate * MIB,
+        isolation=isolation.value,
     )
     with broker.client():
         pass  # an address at which nobody answers is told at once, and why

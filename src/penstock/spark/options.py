@@ -46,6 +46,11 @@ _WRITE_BYTES: Final = 1_000_000
 """Below the largest batch that topics take by default (`max.message.bytes`)."""
 
 
+ISOLATION_OPTION: Final = "kafka.isolation.level"
+READ_COMMITTED: Final = "read_committed"
+ISOLATION_LEVELS: Final = {READ_COMMITTED: True, "read_uncommitted": False}
+
+
 class Topics(NamedTuple):
     names: tuple[str, ...]
 
@@ -278,8 +283,8 @@ def _limits(given: Given) -> Limits:
 
 
 def _read_committed(given: Given) -> bool:
-    levels = {"read_uncommitted": False, "read_committed": True}
-    return one_of("kafka.isolation.level", given.text("kafka.isolation.level") or "read_uncommitted", levels)
+    """By default, unlike Kafka's consumers: what a transaction took back was never meant to be read."""
+    return one_of(ISOLATION_OPTION, given.text(ISOLATION_OPTION) or READ_COMMITTED, ISOLATION_LEVELS)
 
 
 def _fetch_bytes(given: Given) -> int:

@@ -20,7 +20,7 @@ ACCESS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 
 @pytest.mark.parametrize("allow_loss", [False, True])
 def test_a_loss_ends_a_query_unless_it_is_allowed(allow_loss: bool) -> None:
-    spec = cast(Spec, SimpleNamespace())
+    spec = cast(Spec, SimpleNamespace(isolation="read_committed"))
     etl = EtlSettings(spec, ACCESS, ("load",), allow_loss=allow_loss)
     rules = Rules(Stream(), ())
     detect = DetectSettings("t", "a", rules, ACCESS, Path("checkpoint"), allow_loss=allow_loss)

@@ -46,7 +46,7 @@ def test_a_batch_reads_everything_there_is_unless_told_otherwise() -> None:
     assert settings.subscription == Topics(("orders",))
     assert settings.access.bootstrap == (Address("one", 9092),)
     assert settings.fail_on_data_loss
-    assert not settings.read_committed
+    assert settings.read_committed
     assert not settings.include_headers
 
 
@@ -172,7 +172,7 @@ def test_every_option_of_the_official_source_is_known() -> None:
         ({"startingOffsets": f'{{"a":{{"0":{2**63}}}}}'}, "-1 is latest, -2 earliest"),
         ({"minPartitions": "-1"}, "minPartitions is '-1'"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss is 'maybe'; give one of true, false"),
-        ({"kafka.isolation.level": "serializable"}, "give one of read_uncommitted, read_committed"),
+        ({"kafka.isolation.level": "serializable"}, "give one of read_committed, read_uncommitted"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_to_give_instead(options: dict[str, str], message: str) -> None:

@@ -34,6 +34,7 @@ from penstock.spark.lake.description import (
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.table import OURS, Compacted, LakeTable, Recorded
 from penstock.spark.offsets import Position, to_document
+from penstock.spark.options import ISOLATION_LEVELS, ISOLATION_OPTION, READ_COMMITTED
 from penstock.spark.pipelines import archive_tasks, report
 from penstock.spark.pipelines.alone import alone
 from penstock.spark.pipelines.checkpoint import claim, is_new, noted_starts
@@ -75,6 +76,7 @@ class ArchiveSettings(NamedTuple):
     compact: bool = False
     allow_loss: bool = False
     """Go on where the topic begins now, if it no longer has what was to be archived next."""
+    isolation: str = READ_COMMITTED
 
     @property
     def query_name(self) -> str:
@@ -97,6 +99,7 @@ class ArchiveSettings(NamedTuple):
             "includeHeaders": "true",
             "maxOffsetsPerTrigger": str(self.rows_per_batch),
             "failOnDataLoss": "false" if self.allow_loss else "true",
+            ISOLATION_OPTION: self.isolation,
         }
 
 
@@ -291,7 +294,9 @@ def _report(
     before, after = recorded
     with cluster(settings.access) as client, open_table(settings.folder) as table:
         partitions = partitions_of(client, settings.topics)
-        found = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=False)
+        found = client.offsets(
+            dict.fromkeys(partitions, LATEST), read_committed=ISOLATION_LEVELS[settings.isolation]
+        )
         ends = dict(table.ends(partitions))
     # The source may be further than the table: marks of transactions have offsets and are no rows.
     read = progress.last.ends if progress.last is not None else {}

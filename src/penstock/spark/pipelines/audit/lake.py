@@ -59,7 +59,9 @@ class LakePlan(NamedTuple):
         return [each for each in found if each.size > 0]
 
 
-def plan_lake(folder: Path, client: ClusterClient, partitions: Sequence[TopicPartition]) -> LakePlan:
+def plan_lake(
+    folder: Path, client: ClusterClient, partitions: Sequence[TopicPartition], *, read_committed: bool
+) -> LakePlan:
     form = format_of(folder)
     ends = ends_of(folder, partitions)
     # Listed before the log is read: a file is named before it lies where others see it.
@@ -68,7 +70,7 @@ def plan_lake(folder: Path, client: ClusterClient, partitions: Sequence[TopicPar
     strays = [path for path in sorted(seen - {*files.there, *files.missing}) if Path(path).is_file()]
     asked = dict.fromkeys(partitions, EARLIEST)
     earliest = client.offsets(asked, read_committed=False)
-    latest = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=False)
+    latest = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=read_committed)
     return LakePlan(
         folder,
         files,

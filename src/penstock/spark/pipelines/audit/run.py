@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from penstock.errors import CommandFailed, ConfigError
 from penstock.spark.offsets import Range
+from penstock.spark.options import ISOLATION_LEVELS, ISOLATION_OPTION, READ_COMMITTED
 from penstock.spark.pipelines.audit import lake as audit_lake
 from penstock.spark.pipelines.audit import topics as audit_topics
 from penstock.spark.pipelines.audit.ids import IdPart
@@ -46,6 +47,9 @@ class AuditSettings(NamedTuple):
     strict: bool = False
     complete: bool = False
     ignored: tuple[str, ...] = ()
+    isolation: str = READ_COMMITTED
+    """By default, what a transaction took back was never sent. A table that was archived with another level
+    is audited with that one."""
 
 
 class Plans(NamedTuple):
@@ -68,12 +72,17 @@ def check(settings: AuditSettings) -> Plans:
         raise ConfigError("a topic cannot be audited against itself: --topic and --against name the same")
     with cluster(settings.access) as client:
         partitions = partitions_of(client, settings.topics)
-        lake = None if settings.lake is None else audit_lake.plan_lake(settings.lake, client, partitions)
+        committed = ISOLATION_LEVELS[settings.isolation]
+        lake = None
+        if settings.lake is not None:
+            lake = audit_lake.plan_lake(settings.lake, client, partitions, read_committed=committed)
         of_targets = {
-            target: audit_topics.ranges_of(client, partitions_of(client, [target]))
+            target: audit_topics.ranges_of(client, partitions_of(client, [target]), read_committed=committed)
             for target in settings.against
         }
-        of_source = audit_topics.ranges_of(client, partitions) if settings.ids else []
+        of_source = (
+            audit_topics.ranges_of(client, partitions, read_committed=committed) if settings.ids else []
+        )
     if not settings.ids:
         return Plans(lake, ())
     base = TopicsPlan(settings.topics, None, of_source, [], settings.ids, settings.where)
@@ -107,7 +116,7 @@ class _Run:
         self._spark = spark
         self._settings = settings
         self._stop = stop
-        self._access = dict(settings.access)
+        self._access = {**settings.access, ISOLATION_OPTION: settings.isolation}
         self.checked: dict[str, int] = {}
         self.findings: list[Finding] = []
 

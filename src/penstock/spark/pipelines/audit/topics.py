@@ -50,10 +50,12 @@ class TopicsPlan(NamedTuple):
         return source if self.target is None else f"{source} to {self.target}"
 
 
-def ranges_of(client: ClusterClient, partitions: Sequence[TopicPartition]) -> list[Range]:
+def ranges_of(
+    client: ClusterClient, partitions: Sequence[TopicPartition], *, read_committed: bool
+) -> list[Range]:
     """All there is now."""
-    starts = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=True)
-    ends = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=True)
+    starts = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=read_committed)
+    ends = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=read_committed)
     found = [Range(each, starts[each][0], Offset(ends[each][0])) for each in sorted(partitions)]
     return [each for each in found if each.size > 0]
 
@@ -80,9 +82,7 @@ def _identified(
         columns = [part.split()[0] for part in SCHEMA.split(", ")]
     columns += ["headers"] if needs_headers(plan.ids) and "headers" not in columns else []
     columns += ["value"] if needs_value(plan.ids) and "value" not in columns else []
-    # What was aborted was never sent, for those who read this way: programs between topics do.
-    committed = {**access, "kafka.isolation.level": "read_committed"}
-    rows = records_in(spark, committed, ranges, columns)
+    rows = records_in(spark, access, ranges, columns)
     if filtered and plan.where is not None:
         rows = rows.where(plan.where)
     lane = F.concat_ws("/", F.col("topic"), F.col("partition").cast("string")).alias("lane")

@@ -23,11 +23,14 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.errors import CommandFailed, ConfigError
 from penstock.limits import HOUR_MS, MINUTE_MS
 from penstock.spark.option_values import milliseconds
+from penstock.spark.options import ISOLATION_LEVELS, READ_COMMITTED
+
+Choice = TypeVar("Choice")
 
 LATENESS_MS: Final = 10 * MINUTE_MS
 AHEAD_MS: Final = HOUR_MS
@@ -71,6 +74,7 @@ class Stream(NamedTuple):
     lateness_ms: int = LATENESS_MS
     ahead_ms: int = AHEAD_MS
     """What claims to happen later than this after its record was made is not believed."""
+    isolation: str = READ_COMMITTED
 
 
 class Rules(NamedTuple):
@@ -116,7 +120,7 @@ def parse_rules(document: Mapping[str, Any], path: Path) -> Rules:
 
 
 def _stream(table: "_Table", folder: Path) -> Stream:
-    table.known(("format", "schema", "message", "time", "lateness", "ahead"))
+    table.known(("format", "schema", "message", "time", "lateness", "ahead", "isolation"))
     schema = table.text("schema")
     given = table.text("format")
     if given is not None and (given == "raw") != (schema is None):
@@ -130,6 +134,7 @@ def _stream(table: "_Table", folder: Path) -> Stream:
         time=table.text("time"),
         lateness_ms=table.duration("lateness", LATENESS_MS),
         ahead_ms=table.duration("ahead", AHEAD_MS),
+        isolation=table.one_of("isolation", {level: level for level in ISOLATION_LEVELS}, READ_COMMITTED),
     )
 
 
@@ -201,8 +206,8 @@ class _Table:
             raise self.wrong(key, f"is {value!r}: give text, in quotes")
         return value
 
-    def one_of(self, key: str, choices: Mapping[str, Kind]) -> Kind:
-        value = self.text(key)
+    def one_of(self, key: str, choices: Mapping[str, Choice], default: str | None = None) -> Choice:
+        value = self.text(key) or default
         if value is None or value not in choices:
             raise self.wrong(key, f"is {value!r}: give one of {', '.join(choices)}")
         return choices[value]

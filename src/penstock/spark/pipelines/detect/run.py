@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql.types import NumericType
 
 from penstock.errors import CommandFailed, ConfigError
+from penstock.spark.options import ISOLATION_LEVELS, ISOLATION_OPTION
 from penstock.spark.pipelines import report
 from penstock.spark.pipelines.alone import alone
 from penstock.spark.pipelines.checkpoint import claim
@@ -64,6 +65,8 @@ class DetectSettings(NamedTuple):
     rows_per_batch: int = ROWS_PER_BATCH
     allow_loss: bool = False
     """Go on if retention removed records that no rule has looked at yet."""
+    isolation: str | None = None
+    """None: as the rules say."""
 
     @property
     def query_name(self) -> str:
@@ -81,7 +84,12 @@ class DetectSettings(NamedTuple):
             "startingOffsets": "earliest",
             "maxOffsetsPerTrigger": str(self.rows_per_batch),
             "failOnDataLoss": "false" if self.allow_loss else "true",
+            ISOLATION_OPTION: self.isolation_level,
         }
+
+    @property
+    def isolation_level(self) -> str:
+        return self.isolation or self.rules.stream.isolation
 
 
 class DetectReport(NamedTuple):
@@ -245,7 +253,8 @@ class Counts:
 def _report(settings: DetectSettings, progress: Progress, counts: Counts, seconds: float) -> DetectReport:
     with cluster(settings.access) as client:
         partitions = partitions_of(client, [settings.topic])
-        found = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=False)
+        is_committed = ISOLATION_LEVELS[settings.isolation_level]
+        found = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=is_committed)
         committed = client.committed(settings.query_name, partitions)
     # A run that found nothing new has read nothing; its group says how far the runs before it came.
     read = progress.last.ends if progress.last is not None else {}

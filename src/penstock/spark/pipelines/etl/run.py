@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import CommandFailed
+from penstock.spark.options import ISOLATION_LEVELS
 from penstock.spark.pipelines import report
 from penstock.spark.pipelines.alone import alone
 from penstock.spark.pipelines.checkpoint import claim
@@ -200,5 +201,7 @@ def _buried(settings: EtlSettings) -> int:
 
 def _ends(settings: EtlSettings, topic: str) -> dict[TopicPartition, int]:
     with cluster(settings.access) as client:
-        found = client.offsets(dict.fromkeys(partitions_of(client, [topic]), LATEST), read_committed=False)
+        # Up to where a stage may read; what lies beyond it is no lag of the stage.
+        wanted = dict.fromkeys(partitions_of(client, [topic]), LATEST)
+        found = client.offsets(wanted, read_committed=ISOLATION_LEVELS[settings.isolation_level])
     return {partition: int(offset) for partition, (offset, _) in found.items()}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.spark.lake.partitioning import PartitionBy
+from penstock.spark.options import READ_COMMITTED
 from penstock.spark.pipelines.etl.address import without_password
 
 STAGES: Final = ("extract", "transform", "enrich", "load")
@@ -110,6 +111,8 @@ class Spec(NamedTuple):
     load: Load
     topics: dict[str, str]
     """What each stage but the last writes to, in the order of stages."""
+    isolation: str = READ_COMMITTED
+    """Of every read of a topic."""
 
     @property
     def stages(self) -> tuple[str, ...]:

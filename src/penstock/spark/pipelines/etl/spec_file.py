@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from penstock.errors import CommandFailed, ConfigError
 from penstock.spark.lake.partitioning import PartitionBy
+from penstock.spark.options import ISOLATION_LEVELS, READ_COMMITTED
 from penstock.spark.pipelines.etl.address import (
     SCHEMES,
     SQLITE,
@@ -232,6 +233,7 @@ def _spec(whole: Section, checkpoint: Path | None) -> Spec:
         )
     key = whole.names("key", None)
     partitions = whole.whole("partitions", 2)
+    isolation = whole.choice("isolation", tuple(ISOLATION_LEVELS), READ_COMMITTED)
     dead_letters = whole.topic("dead_letters", f"{name}.dead")
     folder = whole.path("checkpoint", "") if whole.optional("checkpoint") else None
     topics: dict[str, str] = {}
@@ -259,6 +261,7 @@ def _spec(whole: Section, checkpoint: Path | None) -> Spec:
         enrich=enrich,
         load=load,
         topics=topics,
+        isolation=isolation,
     )
 
 

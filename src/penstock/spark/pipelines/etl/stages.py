@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import CommandFailed
+from penstock.spark.options import ISOLATION_OPTION
 from penstock.spark.pipelines.etl.enrich import References
 from penstock.spark.pipelines.etl.extract import extracted, source_schema
 from penstock.spark.pipelines.etl.load import lake_writer, postgres_writer
@@ -37,6 +38,8 @@ class EtlSettings(NamedTuple):
     rows_per_batch: int = 500_000
     allow_loss: bool = False
     """Go on if retention removed records that a stage has not read yet."""
+    isolation: str | None = None
+    """None: as the spec says."""
 
     @property
     def reading(self) -> dict[str, str]:
@@ -46,7 +49,12 @@ class EtlSettings(NamedTuple):
             "startingOffsets": "earliest",
             "maxOffsetsPerTrigger": str(self.rows_per_batch),
             "failOnDataLoss": "false" if self.allow_loss else "true",
+            ISOLATION_OPTION: self.isolation_level,
         }
+
+    @property
+    def isolation_level(self) -> str:
+        return self.isolation or self.spec.isolation
 
     def checkpoint(self, stage: str) -> Path:
         return self.spec.checkpoint / stage

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.errors import CommandFailed
 from penstock.spark.offsets import to_document
+from penstock.spark.options import ISOLATION_LEVELS, ISOLATION_OPTION, READ_COMMITTED
 from penstock.spark.pipelines import report
 from penstock.spark.pipelines.cluster import cluster, partitions_of
 from penstock.spark.pipelines.insights import measures
@@ -51,6 +52,7 @@ class InsightsSettings(NamedTuple):
     made: Made | None = None
     groups: tuple[str, ...] = ()
     partition_bytes_per_s: float = PARTITION_BYTES_PER_S
+    isolation: str = READ_COMMITTED
 
 
 class Plan(NamedTuple):
@@ -214,6 +216,7 @@ def _read_options(settings: InsightsSettings, ranges: Ranges) -> dict[str, str]:
         "subscribe": settings.topic,
         "startingOffsets": json.dumps(starts),
         "endingOffsets": json.dumps(ends),
+        ISOLATION_OPTION: settings.isolation,
     }
 
 
@@ -221,7 +224,8 @@ def _ranges(client: ClusterClient, settings: InsightsSettings) -> Ranges:
     """Within what is there."""
     partitions = partitions_of(client, [settings.topic])
     firsts = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
-    lasts = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=False)
+    is_committed = ISOLATION_LEVELS[settings.isolation]
+    lasts = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=is_committed)
     starts = _places(client, partitions, settings.start)
     ends = _places(client, partitions, settings.end)
     ranges = {}
