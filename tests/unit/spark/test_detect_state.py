@@ -12,6 +12,7 @@ from penstock.spark.pipelines.detect.rules import EVENTS_MAX, NUMBER_MAX, Kind, 
 from penstock.spark.pipelines.detect.sessions import Session
 from penstock.spark.pipelines.detect.state import Alert, Held, Outcome, step
 from penstock.spark.pipelines.detect.windows import Event
+from penstock.types import TopicId
 
 COUNT = Rule("fast", Kind.COUNT, 3, 1_000)
 SUM = Rule("much", Kind.SUM, 100.0, 1_000, field="amount")
@@ -148,6 +149,17 @@ def test_ids_are_the_same_in_another_run_and_different_for_other_alerts() -> Non
     (of_another,) = step(COUNT._replace(name="other"), "card", (), rows[:3], 0).alerts
     (of_another_key,) = step(COUNT, "card-2", (), rows[:3], 0).alerts
     assert len({first.id, second.id, of_another.id, of_another_key.id}) == 4
+
+
+def test_ids_of_another_topic_or_of_one_made_anew_are_different() -> None:
+    """A consumer that remembers ids must not take a true alert for one that it has seen."""
+    (alert,) = found(COUNT, events([0, 1, 2])).alerts
+    old, new = TopicId(b"a" * 16), TopicId(b"b" * 16)
+    assert alert.of_topic("payments", old) == alert.of_topic("payments", old)
+    ids = [alert.of_topic(topic, each).id for topic in ("payments", "refunds") for each in (old, new)]
+    assert len(set(ids)) == 4
+    (at_other_times,) = found(COUNT, events([0, 1, 3])).alerts
+    assert at_other_times.id != alert.id
 
 
 def test_an_alert_as_json_says_what_and_where() -> None:

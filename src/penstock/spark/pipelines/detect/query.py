@@ -30,6 +30,7 @@ from penstock.spark.pipelines.detect.windows import Event
 from penstock.spark.pipelines.headers import headers_of, source_headers
 from penstock.spark.pipelines.running import reason
 from penstock.spark.table import full_schema
+from penstock.types import TopicId
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
@@ -83,7 +84,7 @@ def rows_of(spark: "SparkSession", read_options: Mapping[str, str], stream: Stre
     return spark.readStream.format("penstock").options(**options).schema(columns_of(stream)).load()
 
 
-def found_in(rows: "DataFrame", rules: Rules, topic: str) -> "DataFrame":
+def found_in(rows: "DataFrame", rules: Rules, topic: str, topic_id: TopicId) -> "DataFrame":
     """All that rules find, and all that they could not look at: columns as `_FOUND` says."""
     from pyspark.sql import functions as f
     from pyspark.sql.streaming.state import GroupStateTimeout
@@ -115,7 +116,7 @@ def found_in(rows: "DataFrame", rules: Rules, topic: str) -> "DataFrame":
         f.pmod(f.xxhash64("look.of"), f.lit(BUCKETS)).cast("int").alias("bucket"),
     )
     return looks.groupBy("bucket").applyInPandasWithState(
-        evaluator(rules, topic), _FOUND, _STATE, "append", GroupStateTimeout.EventTimeTimeout
+        evaluator(rules, topic, topic_id), _FOUND, _STATE, "append", GroupStateTimeout.EventTimeTimeout
     )
 
 
@@ -298,7 +299,7 @@ def _quiet() -> Iterator[None]:
 Evaluate = Callable[[Any, Iterable["pd.DataFrame"], "GroupState"], Iterator["pd.DataFrame"]]
 
 
-def evaluator(rules: Rules, topic: str) -> Evaluate:
+def evaluator(rules: Rules, topic: str, topic_id: TopicId) -> Evaluate:
     """What Spark calls for each bucket of keys."""
     known = {rule.name: rule for rule in rules.rules}
 
@@ -312,7 +313,7 @@ def evaluator(rules: Rules, topic: str) -> Evaluate:
         memory = Memory(state.get[0] if state.exists else None, known)
         found = memory.look(_events(rows), watermark_ms)
         _keep(state, memory, watermark_ms)
-        records = [_alert(alert, topic) for alert in found.alerts]
+        records = [_alert(alert.of_topic(topic, topic_id), topic) for alert in found.alerts]
         records += _late(found.late, rows, watermark_ms)
         records += [_rejected(row, row.reason.partition(":")[0], row.reason) for row in rows if row.reason]
         records += [_forgotten(rule, count) for rule, count in found.forgotten.items()]

@@ -36,6 +36,7 @@ from penstock.spark.pipelines.detect.rules import Kind, Rules
 from penstock.spark.pipelines.fitting import BATCH_BYTES_MAX, Fitting
 from penstock.spark.pipelines.progress import Progress, lag
 from penstock.spark.pipelines.running import Stop, failures_told, loss_told, run
+from penstock.types import TopicId
 from penstock.wire.cluster import LATEST
 
 if TYPE_CHECKING:
@@ -133,8 +134,11 @@ class DetectReport(NamedTuple):
         )
 
 
-def check(settings: DetectSettings) -> None:
-    """All that can be found wrong without Spark. Makes what is written to, if it is new."""
+def check(settings: DetectSettings) -> TopicId:
+    """All that can be found wrong without Spark. Makes what is written to, if it is new.
+
+    The id of the topic that is looked at.
+    """
     topics = (settings.topic, settings.alerts, settings.rejected_topic)
     if len(set(topics)) < len(topics):
         raise CommandFailed(
@@ -143,8 +147,9 @@ def check(settings: DetectSettings) -> None:
         )
     check_columns(settings.rules)
     with cluster(settings.access) as client:
-        partitions_of(client, [settings.topic])
         ids = ids_of(client, [settings.topic])
+        if not ids:
+            partitions_of(client, [settings.topic])  # says what to do about a topic that is not there
         for topic in (settings.alerts, settings.rejected_topic):
             client.create_topic(topic, PARTITIONS)
     claim(
@@ -157,6 +162,7 @@ def check(settings: DetectSettings) -> None:
         },
         ids,
     )
+    return ids[settings.topic]
 
 
 def check_columns(rules: Rules) -> None:
@@ -182,21 +188,21 @@ def check_columns(rules: Rules) -> None:
 
 def detect(spark: "SparkSession", settings: DetectSettings, stop: Stop, tell: Tell) -> DetectReport:
     """Until all is looked at that was there at the start (`once`), or until a stop is asked for."""
-    check(settings)
+    topic_id = check(settings)
     began = time.monotonic()
     progress, counts = Progress(settings.query_name), Counts(settings.rules)
     instead = "Wait for it, or give another --checkpoint for one of its own"
     with alone(settings.checkpoint, "detection", instead), loss_told():
         with failures_told():
-            query = _start(spark, settings)
+            query = _start(spark, settings, topic_id)
         run(query, progress, stop, tell, lambda: counts.read(query, tell))
         counts.read(query, tell)
     return _report(settings, progress, counts, time.monotonic() - began)
 
 
-def _start(spark: "SparkSession", settings: DetectSettings) -> "StreamingQuery":
+def _start(spark: "SparkSession", settings: DetectSettings, topic_id: TopicId) -> "StreamingQuery":
     rows = detect_query.rows_of(spark, settings.read_options, settings.rules.stream)
-    found = detect_query.found_in(rows, settings.rules, settings.topic)
+    found = detect_query.found_in(rows, settings.rules, settings.topic, topic_id)
     counted = detect_query.observed(found, settings.rules)
     records = detect_query.records_of(counted, settings.topic, settings.alerts, settings.rejected_topic)
     fitting = records.mapInArrow(Fitting(settings.rejected_topic, bytes_max=BATCH_BYTES_MAX), records.schema)

@@ -5,8 +5,9 @@ passed what is remembered (memory.py).
 
 Rule 1: rows are taken in the order of the topic, one after the other. So what is found does not depend on
         how the stream was cut into batches, if the rows of a key are in one partition and none is late.
-Rule 2: the id of an alert is made of the rule, the key and the evidence. A batch that is run again makes
-        the same alerts with the same ids.
+Rule 2: the id of an alert is made of the topic and its id, the rule, the key and the evidence with its times.
+        A batch that is run again makes the same alerts with the same ids; other topics, and a topic that was
+        made anew, have other ids.
 Rule 3: a row behind the watermark is late. It is handed back, never dropped.
 """
 
@@ -20,6 +21,7 @@ from penstock.spark.pipelines.detect import sessions, windows
 from penstock.spark.pipelines.detect.rules import Kind, Rule
 from penstock.spark.pipelines.detect.sessions import Session, session_of
 from penstock.spark.pipelines.detect.windows import Event
+from penstock.types import TopicId
 
 ID_CHARACTERS: Final = 32
 EVIDENCE_MAX: Final = 100
@@ -28,6 +30,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 class Alert(NamedTuple):
     id: str
+    """Of the alert within its topic, until `of_topic` makes it one among alerts of all topics."""
     rule: str
     kind: str
     key: str
@@ -56,6 +59,10 @@ class Alert(NamedTuple):
             ],
         }
         return json.dumps(document, ensure_ascii=False)
+
+    def of_topic(self, topic: str, topic_id: TopicId) -> "Alert":
+        """Offsets mean something only within one topic id."""
+        return self._replace(id=_digest([topic, topic_id.hex(), self.id]))
 
 
 Held = Sequence[Sequence[Any]]
@@ -134,8 +141,11 @@ def _session_alert(rule: Rule, key: str, session: Session) -> Alert:
 
 
 def alert_id(rule: str, key: str, evidence: tuple[tuple[int, int, int], ...], count: int) -> str:
-    what = json.dumps([rule, key, [each[1:] for each in evidence], count])
-    return hashlib.sha256(what.encode()).hexdigest()[:ID_CHARACTERS]
+    return _digest([rule, key, evidence, count])
+
+
+def _digest(what: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:ID_CHARACTERS]
 
 
 def time_text(time_ms: int) -> str:
