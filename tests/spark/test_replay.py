@@ -8,6 +8,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from penstock.errors import CommandFailed
@@ -24,8 +26,9 @@ from penstock.spark.pipelines.running import Stop
 from penstock.testing import Broker
 from penstock.types import TopicPartition
 from tests.integration.broker_process import eventually, penstock
-from tests.spark.lake_topics import backwards, make_lake, make_topic
+from tests.spark.lake_topics import backwards, make_lake, make_topic, table_rows
 from tests.spark.topics import create
+from tests.unit.spark.lake_tables import TestTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -218,6 +221,25 @@ def test_a_replay_of_the_last_day_keeps_its_bounds_when_it_goes_on_later(
     for changed in (resumed._replace(same_partitions=True), resumed._replace(new_timestamps=True)):
         with pytest.raises(CommandFailed, match="was made for"):
             replayed(spark, changed)
+
+
+def test_a_time_that_no_timestamp_can_hold_comes_back(
+    spark: "SparkSession", running: Broker, tmp_path: Path
+) -> None:
+    create(running, "replay-far", 1, message_timestamp_after_max_ms=str(2**63 - 1))
+    rows = table_rows("far", 0, [0, 1])
+    names = [*rows.schema.names, "timestampBeyond"]
+    columns = {name: rows.column(name) for name in rows.schema.names}
+    columns["timestamp"] = pc.if_else(pa.array([True, False]), columns["timestamp"], None)
+    arrays = [*columns.values(), pa.array([None, 10**16], pa.int64())]
+    TestTable(tmp_path / "lake", "parquet").append(0, pa.RecordBatch.from_arrays(arrays, names))
+    access = {"kafka.bootstrap.servers": running.bootstrap}
+    start = Bound("then", timestamp_ms=1)
+    replayed(spark, ReplaySettings(tmp_path / "lake", "replay-far", access, start=start))
+    options = {**access, "subscribe": "replay-far"}
+    schema = "offset bigint, timestamp timestamp, timestampBeyond bigint"
+    found = spark.read.format("penstock").options(**options).schema(schema).load().collect()
+    assert [(row.timestamp is None, row.timestampBeyond) for row in found] == [(False, None), (True, 10**16)]
 
 
 def test_what_is_wrong_is_said(

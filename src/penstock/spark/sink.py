@@ -26,7 +26,15 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from penstock.errors import ConfigError
 from penstock.spark.access import client_settings
@@ -34,7 +42,7 @@ from penstock.spark.discovery import listed
 from penstock.spark.options import WriteSettings, write_settings
 from penstock.spark.pool import borrowed
 from penstock.spark.records.encode import RecordTooLarge, encode, partition_of
-from penstock.spark.table import HEADERS_TYPE
+from penstock.spark.table import BEYOND, HEADERS_TYPE
 from penstock.spark.workers import settle
 from penstock.types import TopicPartition
 from penstock.wire.cluster import ClusterClient
@@ -119,7 +127,8 @@ def check_columns(schema: StructType, settings: WriteSettings) -> None:
         raise ConfigError(f"the rows have no column value, only {listed(kinds) or 'none'}; name one so")
     if "topic" not in kinds and settings.topic is None:
         raise ConfigError("option topic must say where to write, unless the rows have a column topic")
-    allowed = _TYPES | ({"timestamp": (TimestampType(),)} if settings.include_timestamp else {})
+    times = {"timestamp": (TimestampType(),), BEYOND: (LongType(),)} if settings.include_timestamp else {}
+    allowed = _TYPES | times
     for name, kind in kinds.items():
         wanted = [each.simpleString() for each in allowed.get(name, (kind,))]
         if kind.simpleString() not in wanted:
@@ -183,19 +192,25 @@ def _columns(rows: pa.Table, settings: WriteSettings) -> _Columns:
         keys=column("key", pa.binary()),
         values=column("value", pa.binary()),
         headers=column("headers"),
-        timestamps_ms=_timestamps(column("timestamp") if settings.include_timestamp else None, rows.num_rows),
+        timestamps_ms=_timestamps(column("timestamp"), column(BEYOND), rows.num_rows)
+        if settings.include_timestamp
+        else _timestamps(None, None, rows.num_rows),
         # The option wins over the column, as in the official sink.
         topics=None if settings.topic is not None else column("topic", pa.string()),
         partitions=column("partition", pa.int32()),
     )
 
 
-def _timestamps(column: pa.Array | None, count: int) -> pa.Array:
+def _timestamps(column: pa.Array | None, beyond: pa.Array | None, count: int) -> pa.Array:
+    """`beyond` has milliseconds where a timestamp cannot hold them."""
     now_ms = pa.scalar(time.time_ns() // 1_000_000, pa.int64())
     if column is None:
         return pa.repeat(now_ms, count)
-    milliseconds = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", column.type.tz))
-    return milliseconds.view(pa.int64()).fill_null(now_ms)
+    floored = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", column.type.tz))
+    milliseconds = floored.view(pa.int64())
+    if beyond is not None:
+        milliseconds = pc.coalesce(milliseconds, beyond)
+    return milliseconds.fill_null(now_ms)
 
 
 class _Writer:

@@ -1,8 +1,9 @@
 """A topic as a table: its columns in Spark's types and in Arrow's.
 
-The columns are those of Spark's own Kafka source. A schema that the user gives leaves some of them
-out, which is worth it: Spark asks a Python source for every column of its schema, whatever the query
-then uses, and columns that are not asked for are not even cut out of the batches.
+The columns are those of Spark's own Kafka source, and one more that a schema may ask for: BEYOND has the
+time of a record in milliseconds where `timestamp` cannot hold it, and is null elsewhere. A schema that the
+user gives leaves some columns out, which is worth it: Spark asks a Python source for every column of its
+schema, whatever the query then uses, and columns that are not asked for are not even cut out of the batches.
 
 Rule: what goes to Spark has exactly the Arrow schema that Spark derives from the table's; it checks
       the first batch and would misread the others.
@@ -44,15 +45,17 @@ _TYPES: Final[dict[str, DataType]] = {
     "timestampType": IntegerType(),
     "headers": HEADERS_TYPE,
 }
+BEYOND: Final = "timestampBeyond"
 _HEADERS: Final = "headers"
 _US_PER_MS: Final = 1000
 _MS_END: Final = ((1 << 63) - 1) // _US_PER_MS
 """Spark counts microseconds in 64 bits."""
 
 
-def full_schema(*, include_headers: bool) -> StructType:
+def full_schema(*, include_headers: bool, include_beyond: bool = False) -> StructType:
     names = [name for name in _TYPES if include_headers or name != _HEADERS]
-    return StructType([StructField(name, _TYPES[name]) for name in names])
+    beyond = [StructField(BEYOND, LongType())] if include_beyond else []
+    return StructType([StructField(name, _TYPES[name]) for name in names] + beyond)
 
 
 class ValueColumns(Protocol):
@@ -74,7 +77,7 @@ class Table:
         self._schema = schema
         self._payload = payload
         fields = [] if payload is None else payload.fields()
-        _check(schema, _TYPES | {field.name: field.dataType for field in fields})
+        _check(schema, _TYPES | {BEYOND: LongType()} | {field.name: field.dataType for field in fields})
         self._of_payload = {field.name for field in fields} & set(schema.fieldNames())
 
     @property
@@ -85,7 +88,7 @@ class Table:
             key="key" in wanted or all_of_it,
             value="value" in wanted or bool(self._of_payload),
             headers=_HEADERS in wanted or all_of_it,
-            timestamp="timestamp" in wanted,
+            timestamp=bool({"timestamp", BEYOND} & wanted),
             timestamp_type="timestampType" in wanted,
         )
 
@@ -121,6 +124,8 @@ def _column(name: str, partition: TopicPartition, decoded: Decoded) -> pa.Array:
             return pa.repeat(pa.scalar(partition.partition, pa.int32()), count)
         case "timestamp":
             return _timestamps(decoded.timestamps_ms)
+        case "timestampBeyond":
+            return _beyond(decoded.timestamps_ms)
         case "timestampType":
             return decoded.timestamp_types
         case _:
@@ -132,9 +137,17 @@ def _timestamps(milliseconds: pa.Int64Array) -> pa.Array:
     try:
         us = pc.multiply_checked(milliseconds, _US_PER_MS)
     except pa.ArrowInvalid:
-        fits = pc.and_(pc.greater_equal(milliseconds, -_MS_END), pc.less_equal(milliseconds, _MS_END))
-        us = pc.multiply(pc.if_else(fits, milliseconds, None), _US_PER_MS)
+        us = pc.multiply(pc.if_else(_fits(milliseconds), milliseconds, None), _US_PER_MS)
     return us.view(pa.timestamp("us", "UTC"))
+
+
+def _beyond(milliseconds: pa.Int64Array) -> pa.Array:
+    """What `_timestamps` has null for."""
+    return pc.if_else(_fits(milliseconds), None, milliseconds)
+
+
+def _fits(milliseconds: pa.Int64Array) -> pa.Array:
+    return pc.and_(pc.greater_equal(milliseconds, -_MS_END), pc.less_equal(milliseconds, _MS_END))
 
 
 def _check(schema: StructType, known: Mapping[str, DataType]) -> None:

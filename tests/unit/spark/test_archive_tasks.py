@@ -14,6 +14,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.errors import CommandFailed
+from penstock.protocol.compression import Codec
 from penstock.spark.discovery import DataLost
 from penstock.spark.lake.description import open_table
 from penstock.spark.lake.files import Shape, TaskFiles, written
@@ -25,6 +26,7 @@ from penstock.spark.pipelines.alone import alone
 from penstock.spark.pipelines.archive import ArchiveSettings, archive, check
 from penstock.spark.pipelines.archive_tasks import COLUMNS, RANGE, ArchiveSink, ArchiveWriter, RangeSource
 from penstock.spark.pipelines.running import Stop
+from penstock.spark.records.encode import encode
 from penstock.spark.source import RangePartition
 from penstock.testing import Broker, broker
 from penstock.types import NO_TOPIC_ID, Offset, TopicId, TopicPartition
@@ -106,6 +108,22 @@ def test_records_that_are_gone_are_counted_and_the_archive_goes_on(running: Brok
         assert table.recorded("query")[:2] == (1, 20)
         assert table.recorded("query").lost == 20
         assert table.ends([PARTITION]) == {PARTITION: 40}
+
+
+def test_a_time_that_no_timestamp_can_hold_is_archived_as_a_number(running: Broker, tmp_path: Path) -> None:
+    create(running, "far", message_timestamp_after_max_ms=str(2**63 - 1))
+    times = [1_000, 10**16, -(10**17)]
+    values = pa.array([b"v"] * len(times), pa.binary())
+    stamps = pa.array(times, pa.int64())
+    batches = encode(values, values, None, stamps, codec=Codec.NONE, batch_bytes_max=1_000_000)
+    with client_of(running) as client:
+        client.produce(TopicPartition("far", 0), batches)
+    writer = writer_for(running, tmp_path / "lake", "far")
+    files = TaskFiles(tmp_path, Shape(PartitionBy.NONE), batch=0, task=0, flat=True)
+    (file,) = written(writer.rows(ranges("far", (0, 3)), files), files)
+    rows: pa.Table = pq.ParquetFile(tmp_path / file.name).read()
+    assert rows.column("timestamp").is_null().to_pylist() == [False, True, True]
+    assert rows.column("timestampBeyond").to_pylist() == [None, 10**16, -(10**17)]
 
 
 def test_records_of_a_topic_made_anew_after_the_plan_are_not_archived(

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructField, StructType, TimestampType
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from penstock.spark.records.decode import Decoded
 from penstock.spark.table import Table
@@ -13,7 +13,12 @@ PARTITION = TopicPartition("orders", 0)
 
 
 def microseconds(milliseconds: list[int]) -> list[int | None]:
-    table = Table(StructType([StructField("timestamp", TimestampType())]))
+    return column_of(StructField("timestamp", TimestampType()), milliseconds)
+
+
+def column_of(field: StructField, milliseconds: list[int]) -> list[int | None]:
+    table = Table(StructType([field]))
+    assert table.columns.timestamp
     offsets = pa.array(range(len(milliseconds)), pa.int64())
     stamps = pa.array(milliseconds, pa.int64())
     decoded = Decoded(offsets, stamps, None, None, None, None, Offset(len(milliseconds)))
@@ -29,4 +34,6 @@ def test_times_are_those_of_records() -> None:
 @pytest.mark.parametrize("beyond", [-(10**16), MS_END + 1, -MS_END - 1, 2**63 - 1, -(2**63)])
 def test_a_time_that_spark_cannot_hold_is_null_and_no_other_is(beyond: int) -> None:
     """Otherwise one record would stop all who read the topic, for good."""
-    assert microseconds([5, beyond, MS_END, -MS_END]) == [5000, None, MS_END * 1000, -MS_END * 1000]
+    given = [5, beyond, MS_END, -MS_END]
+    assert microseconds(given) == [5000, None, MS_END * 1000, -MS_END * 1000]
+    assert column_of(StructField("timestampBeyond", LongType()), given) == [None, beyond, None, None]

@@ -36,7 +36,7 @@ from penstock.spark.options import stream_read_settings
 from penstock.spark.pool import borrowed
 from penstock.spark.reading import read_range
 from penstock.spark.stream_source import StreamReader
-from penstock.spark.table import Table, full_schema
+from penstock.spark.table import BEYOND, Table, full_schema
 from penstock.types import Offset, TopicId, TopicPartition
 
 if TYPE_CHECKING:
@@ -47,7 +47,17 @@ SINK: Final = "penstock-archive"
 READ: Final = "read."
 STARTS: Final = "archiveStarts"
 """The option with the offsets at which the topics began when the archive was first started."""
-COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
+COLUMNS: Final = (
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType",
+    "key",
+    "value",
+    "headers",
+    BEYOND,
+)
 RANGE: Final = StructType(
     [
         StructField("topic", StringType()),
@@ -166,7 +176,7 @@ def _records_table() -> Table:
 
 
 def _records_schema() -> StructType:
-    schema = full_schema(include_headers=True)
+    schema = full_schema(include_headers=True, include_beyond=True)
     return StructType([schema[name] for name in COLUMNS])
 
 

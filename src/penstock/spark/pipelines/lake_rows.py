@@ -12,8 +12,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pyspark.sql import functions as F
+
 from penstock.errors import CommandFailed
 from penstock.spark.lake.description import open_table, read_description
+from penstock.spark.table import BEYOND
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = (
     "topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
-    "key binary, value binary, headers array<struct<key:string,value:binary>>"
+    f"key binary, value binary, headers array<struct<key:string,value:binary>>, {BEYOND} bigint"
 )
 NEEDED: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 GLOB: Final = re.compile(r"([\\{}\[\]*?])")
@@ -69,6 +72,8 @@ def rows_in(spark: "SparkSession", files: Sequence[str]) -> "DataFrame":
             f"the table has no column {missing[0]}, so its rows are no records of topics: "
             "name one that `penstock pipeline archive` wrote"
         )
+    if BEYOND not in rows.columns:  # written before there was such a column
+        return rows.withColumn(BEYOND, F.lit(None).cast("bigint"))
     return rows
 
 

@@ -49,6 +49,7 @@ from penstock.spark.pipelines.replay.plan import (
 )
 from penstock.spark.pipelines.replay.report import HEADERS, SOURCE, DryReport, ReplayReport
 from penstock.spark.pipelines.running import TURN_S, Stop, reason
+from penstock.spark.table import BEYOND
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 ROWS_PER_BATCH: Final = 500_000
 RECORD_FILE: Final = "replay.json"
 ATTEMPTS_MAX: Final = 3
+SENT_MS_END: Final = 1 << 62
 AT_ONCE: Final = 2
 """Asked to stop so often, a slice is not finished."""
 
@@ -329,10 +331,13 @@ def _selected(spark: "SparkSession", where: str | None, times: Times, chosen: Sl
         & (rows["offset"] < wanted["end"])
     )
     rows = rows.join(wanted, is_wanted, "left_semi")
+    # Where `timestamp` cannot hold a time, the time is in BEYOND, and one of the two is null.
     if times.start_ms is not None:
-        rows = rows.where(F.col("timestamp") >= F.timestamp_millis(F.lit(times.start_ms)))
+        is_after = F.col("timestamp") >= F.timestamp_millis(F.lit(times.start_ms))
+        rows = rows.where(F.coalesce(is_after, F.col(BEYOND) >= times.start_ms))
     if times.end_ms is not None:
-        rows = rows.where(F.col("timestamp") < F.timestamp_millis(F.lit(times.end_ms)))
+        is_before = F.col("timestamp") < F.timestamp_millis(F.lit(times.end_ms))
+        rows = rows.where(F.coalesce(is_before, F.col(BEYOND) < times.end_ms))
     if where is None:
         return rows
     try:
@@ -349,7 +354,9 @@ def _records(rows: "DataFrame", settings: ReplaySettings) -> "DataFrame":
     # Those of an earlier replay would say that it is a copy of something else.
     kept = F.filter("headers", lambda header: ~F.startswith(header["key"], F.lit(HEADERS)))
     headers = F.concat(F.coalesce(kept, F.array().cast(rows.schema["headers"].dataType)), added)
-    columns = [F.col("key"), F.col("value"), headers.alias("headers"), F.col("timestamp")]
+    # The difference of two times in a batch must fit 64 bits: those at the very ends are sent as now.
+    beyond = F.when(F.abs(F.col(BEYOND)) < SENT_MS_END, F.col(BEYOND)).alias(BEYOND)
+    columns = [F.col("key"), F.col("value"), headers.alias("headers"), F.col("timestamp"), beyond]
     if settings.same_partitions:
         columns.append(F.col("partition"))
     ordered = rows.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")
