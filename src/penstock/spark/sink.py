@@ -46,6 +46,7 @@ from penstock.spark.table import BEYOND, HEADERS_TYPE
 from penstock.spark.workers import settle
 from penstock.types import TopicPartition
 from penstock.wire.cluster import ClusterClient
+from penstock.wire.errors import TopicUnknown
 
 BYTES_AT_ONCE: Final = 8 << 20
 
@@ -274,12 +275,12 @@ class _Writer:
 
     def _partition_count(self, topic: str) -> int:
         if topic not in self._counts:
-            facts = self._client.topics([topic]).get(topic)
-            if facts is None:
+            try:
+                self._counts[topic] = self._client.topic(topic).partitions
+            except TopicUnknown as problem:
                 raise ConfigError(
                     f"there is no topic {topic}; create it, as with penstock topic create {topic}"
-                )
-            self._counts[topic] = facts.partitions
+                ) from problem
         return self._counts[topic]
 
 

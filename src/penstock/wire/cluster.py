@@ -80,6 +80,17 @@ class ClusterClient:
         patience = self._session.patience("asking for topics")
         return self._session.insist(patience, lambda: self._topics(wanted, patience))
 
+    def topic(self, name: str) -> TopicFacts:
+        """One that exists: a broker that does not know it is asked again for some seconds. TopicUnknown."""
+        patience = self._session.patience(f"asking for topic {name}")
+        return self._session.insist(patience, lambda: self._topic(name, patience))
+
+    def _topic(self, name: str, patience: Patience) -> TopicFacts:
+        found = self._topics([name], patience).get(name)
+        if found is None:
+            raise Failed(trouble_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        return found
+
     def _topics(self, wanted: list[str] | None, patience: Patience) -> dict[str, TopicFacts]:
         asked = self._session.refresh(wanted, patience)
         if wanted is not None:

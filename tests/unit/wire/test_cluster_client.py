@@ -191,6 +191,17 @@ def test_a_topic_that_one_broker_does_not_know_is_looked_for_at_others(
     assert client.topics(["orders"]) == {}  # the second opinion is not to be had
 
 
+def test_a_topic_that_is_forgotten_for_a_moment_is_asked_for_again(
+    client: ClusterClient, cluster: FakeCluster
+) -> None:
+    cluster.existing = set()
+    cluster.on_sleep = lambda: cluster.existing.add("orders") if cluster.now > 1 else None
+    assert client.topic("orders").partitions == 2
+    with pytest.raises(TopicUnknown, match="asking for topic odrers failed"):
+        client.topic("odrers")
+    assert cluster.now <= 2 + UNKNOWN_TOPIC_S_MAX
+
+
 def test_a_topic_just_created_is_waited_for_and_a_misspelt_one_not_long(
     client: ClusterClient, cluster: FakeCluster
 ) -> None:

@@ -181,6 +181,6 @@ def check_spans(spans: Mapping[TopicPartition, Span], ends: Ends) -> None:
             raise LakeRefused(
                 f"the table holds {partition.topic}/{partition.partition} up to offset {end} and was given "
                 f"rows from offset {span.start} on: they would be there twice. The checkpoint is not the one "
-                "that wrote the table, or the topic was deleted and made anew. Use the checkpoint that "
-                "belongs to the table, or another folder"
+                "that wrote the table, or the topic was deleted and made anew, or its log was truncated. Use "
+                "the checkpoint that belongs to the table, or another folder"
             )

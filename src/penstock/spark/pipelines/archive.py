@@ -256,7 +256,7 @@ class _Progress(Progress):
 def _starts(settings: ArchiveSettings, table: LakeTable) -> Position:
     """Where the run begins, for all that one can tell before Spark has said so."""
     with cluster(settings.access) as client:
-        partitions = partitions_of(client, settings.topics)
+        partitions = partitions_of(client, settings.topics, existed=True)
         found = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
     ends = table.ends(partitions)
     return {each: max(offset, ends.get(each, 0)) for each, (offset, _) in found.items()}
@@ -293,7 +293,7 @@ def _report(
 ) -> ArchiveReport:
     before, after = recorded
     with cluster(settings.access) as client, open_table(settings.folder) as table:
-        partitions = partitions_of(client, settings.topics)
+        partitions = partitions_of(client, settings.topics, existed=True)
         found = client.offsets(
             dict.fromkeys(partitions, LATEST), read_committed=ISOLATION_LEVELS[settings.isolation]
         )

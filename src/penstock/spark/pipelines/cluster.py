@@ -1,7 +1,7 @@
 """What pipelines ask the cluster before they start Spark, with refusals as sentences."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from penstock.errors import CommandFailed
 from penstock.spark.access import client_settings
@@ -9,7 +9,7 @@ from penstock.spark.options import write_settings
 from penstock.spark.pool import borrowed
 from penstock.types import TopicId, TopicPartition
 from penstock.wire.cluster import ClusterClient
-from penstock.wire.errors import WireError
+from penstock.wire.errors import TopicUnknown, WireError
 
 
 @contextmanager
@@ -22,9 +22,18 @@ def cluster(access: Mapping[str, str]) -> Iterator[ClusterClient]:
         raise CommandFailed(str(problem)) from problem
 
 
-def partitions_of(client: ClusterClient, topics: Sequence[str]) -> list[TopicPartition]:
-    """CommandFailed for a topic that is not there."""
+def partitions_of(
+    client: ClusterClient, topics: Sequence[str], *, existed: bool = False
+) -> list[TopicPartition]:
+    """CommandFailed for a topic that is not there.
+
+    One that `existed` when the pipeline began is looked for again for some seconds: a broker that has just
+    started may not know it yet, and that must not end a pipeline.
+    """
     found = client.topics(topics)
+    for topic in [each for each in topics if existed and each not in found]:
+        with suppress(TopicUnknown):
+            found[topic] = client.topic(topic)
     if missing := [topic for topic in topics if topic not in found]:
         raise CommandFailed(
             f"there is no topic {missing[0]}: `penstock topic list` shows those there are, "

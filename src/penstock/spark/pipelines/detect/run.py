@@ -258,7 +258,7 @@ class Counts:
 
 def _report(settings: DetectSettings, progress: Progress, counts: Counts, seconds: float) -> DetectReport:
     with cluster(settings.access) as client:
-        partitions = partitions_of(client, [settings.topic])
+        partitions = partitions_of(client, [settings.topic], existed=True)
         is_committed = ISOLATION_LEVELS[settings.isolation_level]
         found = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=is_committed)
         committed = client.committed(settings.query_name, partitions)

@@ -202,6 +202,6 @@ def _buried(settings: EtlSettings) -> int:
 def _ends(settings: EtlSettings, topic: str) -> dict[TopicPartition, int]:
     with cluster(settings.access) as client:
         # Up to where a stage may read; what lies beyond it is no lag of the stage.
-        wanted = dict.fromkeys(partitions_of(client, [topic]), LATEST)
+        wanted = dict.fromkeys(partitions_of(client, [topic], existed=True), LATEST)
         found = client.offsets(wanted, read_committed=ISOLATION_LEVELS[settings.isolation_level])
     return {partition: int(offset) for partition, (offset, _) in found.items()}

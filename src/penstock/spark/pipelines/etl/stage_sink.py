@@ -109,7 +109,7 @@ Counts = Counter[bytes]
 
 def written_by(client: ClusterClient, begun: Begun, task: int) -> Counts:
     """What earlier attempts of the task have written."""
-    partitions = partitions_of(client, [begun.topic])
+    partitions = partitions_of(client, [begun.topic], existed=True)
     first = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
     ends = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=False)
     found = Counts()

@@ -101,7 +101,7 @@ class StageTopic:
 
     def _offsets(self, which: int) -> dict[str, int]:
         with cluster(self._access) as client:
-            wanted = partitions_of(client, [self._topic])
+            wanted = partitions_of(client, [self._topic], existed=True)
             found = client.offsets(dict.fromkeys(wanted, which), read_committed=False)
         return {str(each.partition): int(offset) for each, (offset, _) in found.items()}
 
