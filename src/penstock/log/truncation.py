@@ -44,8 +44,10 @@ class Truncation:
         log = self._log
         disk, folder = log.disk, log.folder
         if disk.exists(folder):
-            if log.log_start_offset > log.segments[0].base_offset:
-                disk.store([log.start_file()])  # opening it again must not bring back what was deleted
+            # Opening it again must not bring back what was deleted. And the snapshot that is left may lie
+            # before the start: without this file, what retention has removed would be taken for damage.
+            if log.log_start_offset > 0:
+                disk.store([log.start_file()])
             _remove_snapshots(disk, folder, past=self.offset)
             self._cut(disk, folder)
         self._left = _opened(log)

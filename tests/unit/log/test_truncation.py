@@ -155,6 +155,20 @@ def test_what_was_deleted_before_a_cut_stays_deleted() -> None:
     assert reopened(disk.mount(), **SETTINGS).log.log_start_offset == 6
 
 
+def test_a_truncation_between_snapshots_after_retention_leaves_a_log_that_opens() -> None:
+    """The snapshot behind the cut goes, and the one before it lies before the start."""
+    _, log = written(1)
+    count = next(n for n, segment in enumerate(log.segments) if segment.base_offset > 10)
+    for path in log.drop_segments(count):
+        log.disk.remove(path)
+    start = log.log_start_offset
+    assert 10 < start < 14
+    truncate_to(log, Offset(14))
+    assert (log.log_start_offset, log.log_end_offset) == (start, 14)
+    again = reopened(log.disk, **SETTINGS).log  # type: ignore[arg-type]
+    assert (again.log_start_offset, again.log_end_offset) == (start, 14)
+
+
 def test_what_all_logs_hold_is_counted_as_before() -> None:
     _, log = written(0)
     shared = SharedBounds.on(log.disk)
