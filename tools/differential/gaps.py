@@ -47,8 +47,8 @@ _SETTINGS = "results.4:1.configs"
 
 GAPS: tuple[Gap, ...] = (
     Gap("G1", "api-versions/*", "api_keys.*", penstock=ABSENT),
-    Gap("G1", "api-versions/*", "api_keys.1.max_version", kafka="18", penstock="17"),
     Gap("G2", "api-versions/*", "*_features.*", penstock=ABSENT),
+    Gap("G2", "api-versions/*", "*_features.penstock.version", kafka=ABSENT),
     Gap("G3", "auto-creation/first"),
     Gap("G4", "create-topics-configs/config message format"),
     Gap("G4", "create-topics-configs/config down-conversion"),

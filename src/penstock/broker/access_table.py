@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.messages.alter_configs import ALTER_CONFIGS
 from penstock.protocol.messages.alter_partition_reassignments import ALTER_PARTITION_REASSIGNMENTS
+from penstock.protocol.messages.alter_replica_log_dirs import ALTER_REPLICA_LOG_DIRS
 from penstock.protocol.messages.api_versions import API_VERSIONS
 from penstock.protocol.messages.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
 from penstock.protocol.messages.consumer_group_heartbeat import CONSUMER_GROUP_HEARTBEAT
@@ -21,6 +22,7 @@ from penstock.protocol.messages.create_topics import CREATE_TOPICS
 from penstock.protocol.messages.delete_groups import DELETE_GROUPS
 from penstock.protocol.messages.delete_records import DELETE_RECORDS
 from penstock.protocol.messages.delete_topics import DELETE_TOPICS
+from penstock.protocol.messages.describe_acls import DESCRIBE_ACLS
 from penstock.protocol.messages.describe_cluster import DESCRIBE_CLUSTER
 from penstock.protocol.messages.describe_configs import DESCRIBE_CONFIGS
 from penstock.protocol.messages.describe_groups import DESCRIBE_GROUPS
@@ -124,6 +126,8 @@ ACCESS: dict[int, AccessRow] = {
     OFFSET_FOR_LEADER_EPOCH.key: AccessRow(Operation.DESCRIBE, TOPIC, _named("topics", "topic")),
     DESCRIBE_CONFIGS.key: AccessRow(Operation.DESCRIBE_CONFIGS, TOPIC, _named("resources", "resource_name")),
     ALTER_CONFIGS.key: AccessRow(Operation.ALTER_CONFIGS, TOPIC, _named("resources", "resource_name")),
+    DESCRIBE_ACLS.key: AccessRow(Operation.DESCRIBE, ON_CLUSTER, _cluster),
+    ALTER_REPLICA_LOG_DIRS.key: AccessRow(Operation.ALTER, ON_CLUSTER, _cluster),
     DESCRIBE_LOG_DIRS.key: AccessRow(Operation.DESCRIBE, ON_CLUSTER, _cluster),
     CREATE_PARTITIONS.key: AccessRow(Operation.ALTER, TOPIC, _named("topics", "name")),
     INCREMENTAL_ALTER_CONFIGS.key: AccessRow(

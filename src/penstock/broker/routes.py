@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from penstock.broker.apis.alter_configs import AlterConfigs
 from penstock.broker.apis.alter_partition_reassignments import AlterPartitionReassignments
+from penstock.broker.apis.alter_replica_log_dirs import AlterReplicaLogDirs
 from penstock.broker.apis.api_versions import ApiVersions
 from penstock.broker.apis.consumer_group_describe import ConsumerGroupDescribe
 from penstock.broker.apis.consumer_group_heartbeat import ConsumerGroupHeartbeat
@@ -13,6 +14,7 @@ from penstock.broker.apis.create_topics import CreateTopics
 from penstock.broker.apis.delete_groups import DeleteGroups
 from penstock.broker.apis.delete_records import DeleteRecords
 from penstock.broker.apis.delete_topics import DeleteTopics
+from penstock.broker.apis.describe_acls import DescribeAcls
 from penstock.broker.apis.describe_cluster import DescribeCluster
 from penstock.broker.apis.describe_configs import DescribeConfigs
 from penstock.broker.apis.describe_groups import DescribeGroups
@@ -62,6 +64,7 @@ from penstock.limits import DECODED_PARTITION_BYTES, DECODED_REQUEST_BYTES
 from penstock.log.data_directory import DataDirectory
 from penstock.protocol.messages.alter_configs import ALTER_CONFIGS
 from penstock.protocol.messages.alter_partition_reassignments import ALTER_PARTITION_REASSIGNMENTS
+from penstock.protocol.messages.alter_replica_log_dirs import ALTER_REPLICA_LOG_DIRS
 from penstock.protocol.messages.api_versions import API_VERSIONS
 from penstock.protocol.messages.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
 from penstock.protocol.messages.consumer_group_heartbeat import CONSUMER_GROUP_HEARTBEAT
@@ -70,6 +73,7 @@ from penstock.protocol.messages.create_topics import CREATE_TOPICS
 from penstock.protocol.messages.delete_groups import DELETE_GROUPS
 from penstock.protocol.messages.delete_records import DELETE_RECORDS
 from penstock.protocol.messages.delete_topics import DELETE_TOPICS
+from penstock.protocol.messages.describe_acls import DESCRIBE_ACLS
 from penstock.protocol.messages.describe_cluster import DESCRIBE_CLUSTER
 from penstock.protocol.messages.describe_configs import DESCRIBE_CONFIGS
 from penstock.protocol.messages.describe_groups import DESCRIBE_GROUPS
@@ -193,6 +197,11 @@ def _data_routes(parts: Parts) -> list[Route]:
                 parts.directory, partitions, parts.pool, parts.data_path, lambda: partitions.failure
             ),
         ),
+        Route(
+            ALTER_REPLICA_LOG_DIRS,
+            AlterReplicaLogDirs(parts.cluster, partitions, parts.data_path, lambda: partitions.failure),
+            weigh=never_waits,
+        ),
     ]
 
 
@@ -219,6 +228,7 @@ def _cluster_routes(parts: Parts) -> list[Route]:
         Route(LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignments(cluster), weigh=never_waits),
         Route(UNREGISTER_BROKER, UnregisterBroker(cluster)),
         Route(UPDATE_FEATURES, UpdateFeatures(cluster)),
+        Route(DESCRIBE_ACLS, DescribeAcls(), weigh=never_waits),
     ]
 
 

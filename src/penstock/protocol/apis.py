@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock.protocol.messages.alter_configs import ALTER_CONFIGS
 from penstock.protocol.messages.alter_partition_reassignments import ALTER_PARTITION_REASSIGNMENTS
+from penstock.protocol.messages.alter_replica_log_dirs import ALTER_REPLICA_LOG_DIRS
 from penstock.protocol.messages.api_versions import API_VERSIONS
 from penstock.protocol.messages.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
 from penstock.protocol.messages.consumer_group_heartbeat import CONSUMER_GROUP_HEARTBEAT
@@ -15,6 +16,7 @@ from penstock.protocol.messages.create_topics import CREATE_TOPICS
 from penstock.protocol.messages.delete_groups import DELETE_GROUPS
 from penstock.protocol.messages.delete_records import DELETE_RECORDS
 from penstock.protocol.messages.delete_topics import DELETE_TOPICS
+from penstock.protocol.messages.describe_acls import DESCRIBE_ACLS
 from penstock.protocol.messages.describe_cluster import DESCRIBE_CLUSTER
 from penstock.protocol.messages.describe_configs import DESCRIBE_CONFIGS
 from penstock.protocol.messages.describe_groups import DESCRIBE_GROUPS
@@ -66,8 +68,10 @@ ALL: Final[tuple[Api[Struct, Struct], ...]] = (
     DELETE_RECORDS,
     INIT_PRODUCER_ID,
     OFFSET_FOR_LEADER_EPOCH,
+    DESCRIBE_ACLS,
     DESCRIBE_CONFIGS,
     ALTER_CONFIGS,
+    ALTER_REPLICA_LOG_DIRS,
     DESCRIBE_LOG_DIRS,
     CREATE_PARTITIONS,
     DELETE_GROUPS,

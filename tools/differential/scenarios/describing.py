@@ -1,6 +1,13 @@
 """DescribeConfigs, ListConfigResources, DescribeLogDirs, DescribeTopicPartitions, DescribeProducers."""
 
 from penstock.protocol.messages import describe_producers, describe_topic_partitions
+from penstock.protocol.messages.alter_replica_log_dirs import (
+    ALTER_REPLICA_LOG_DIRS,
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from penstock.protocol.messages.describe_acls import DESCRIBE_ACLS, DescribeAclsRequest
 from penstock.protocol.messages.describe_configs import (
     DESCRIBE_CONFIGS,
     DescribeConfigsRequest,
@@ -29,9 +36,11 @@ from tools.differential.scenarios.asking import (
     every_version,
     produce,
 )
-from tools.differential.steps import Ask, Scenario, Topic
+from tools.differential.steps import Ask, Memory, Scenario, Topic
 
 _CONFIGURED = "described"
+_OWN = "<own>"
+_DIRECTORIES = "results"
 _LOGGED = "logged"
 _PAGED = ("paged-1", "paged-2")
 _KEYS = ("retention.ms", "cleanup.policy", "nonsense")
@@ -47,6 +56,21 @@ def _configs(name: str, kind: int, of: str, *keys: str, version: int = 4, **fiel
 def _directories(name: str, topic: str, *partitions: int, version: int = 4) -> Ask:
     asked = DescribeLogDirsRequest([DescribableLogDirTopic(topic, list(partitions))])
     return Ask(name, DESCRIBE_LOG_DIRS, version, asked)
+
+
+def _moved(name: str, *asked: tuple[str, str, list[int]], version: int = 2) -> Ask:
+    """Replicas asked to be in a directory; `_OWN` is the one that the broker says it has."""
+
+    def message(memory: Memory) -> AlterReplicaLogDirsRequest:
+        own = memory.saved[_DIRECTORIES][0].log_dir
+        return AlterReplicaLogDirsRequest(
+            [
+                AlterReplicaLogDir(own if path == _OWN else path, [AlterReplicaLogDirTopic(topic, indexes)])
+                for path, topic, indexes in asked
+            ]
+        )
+
+    return Ask(name, ALTER_REPLICA_LOG_DIRS, version, message)
 
 
 def _page(name: str, *topics: str, limit: int = 2000, after: tuple[str, int] | None = None) -> Ask:
@@ -128,6 +152,40 @@ SCENARIOS = (
             Ask("no topics", DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest([])),
         ),
         (data_topic(_LOGGED, 2),),
+    ),
+    Scenario(
+        "alter-replica-log-dirs",
+        (
+            Ask("directories", DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest([]), saves=_DIRECTORIES),
+            *(
+                _moved(f"v{v} its own", (_OWN, "moved", [0, 1]), version=v)
+                for v in every_version(ALTER_REPLICA_LOG_DIRS)
+            ),
+            _moved("elsewhere", ("/nowhere", "moved", [0])),
+            _moved("not a path", ("nowhere", "moved", [0])),
+            _moved("empty path", ("", "moved", [0])),
+            _moved("missing partition", (_OWN, "moved", [0, 9, -1])),
+            _moved("missing topic", (_OWN, "moved-missing", [0])),
+            _moved("missing topic elsewhere", ("/nowhere", "moved-missing", [0])),
+            _moved("invalid topic", (_OWN, "bad name", [0])),
+            _moved("no partitions", (_OWN, "moved", [])),
+            _moved("partition twice", (_OWN, "moved", [0, 0])),
+            _moved("topic twice", (_OWN, "moved", [0]), (_OWN, "moved", [1])),
+            _moved("here and elsewhere", (_OWN, "moved", [0]), ("/nowhere", "moved", [1])),
+            _moved("one in both", (_OWN, "moved", [0]), ("/nowhere", "moved", [0])),
+            _moved("nothing"),
+        ),
+        (Topic("moved", 2),),
+    ),
+    Scenario(
+        "describe-acls",
+        (
+            *(
+                Ask(f"v{v}", DESCRIBE_ACLS, v, DescribeAclsRequest(1, None, 3, None, None, 1, 1))
+                for v in every_version(DESCRIBE_ACLS)
+            ),
+            Ask("of a topic", DESCRIBE_ACLS, 3, DescribeAclsRequest(2, "t", 1, "User:u", "*", 3, 3)),
+        ),
     ),
     Scenario(
         "describe-topic-partitions",

@@ -1,4 +1,4 @@
-"""Fetch: api key 1, versions 4 to 17.
+"""Fetch: api key 1, versions 4 to 18.
 
 Returns stored batches, as they are stored, from the offset asked for up to the high watermark; to
 followers up to the end of the log, and their offset acknowledges all below it (broker/followers.py).
@@ -14,8 +14,10 @@ Versions
     7   sessions                     12  flexible; diverging epochs
     9   leader epoch of the client   13  topic ids instead of names
     11  rack of the client           15  replica state replaces replica id
+    18  the high watermark that a follower knows
 Differs from Kafka
     G11 an unknown isolation level is answered INVALID_REQUEST; negative limits count as 0
+    a follower whose high watermark is behind (version 18) is not answered sooner for that
     G15 a batch is never cut: where Kafka ends a reply within one, this ends before it
 """
 

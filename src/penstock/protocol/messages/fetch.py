@@ -1,4 +1,4 @@
-"""Fetch: api key 1, versions 4 to 17, flexible from 12.
+"""Fetch: api key 1, versions 4 to 18, flexible from 12.
 
 Reads record batches from partition leaders; consumers and followers use it alike.
 
@@ -13,12 +13,14 @@ Versions
     15  replica state replaces the replica id
     16  leader hints (KIP-951)
     17  replica directory id
+    18  the high watermark that a follower knows
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
+from penstock.limits import LONG_MAX
 from penstock.protocol.schema import (
     NO_UUID,
     RARE,
@@ -53,6 +55,7 @@ class FetchPartition(Struct):
     log_start_offset: Annotated[Int64, versions(5)] = -1
     partition_max_bytes: Int32 = 0
     replica_directory_id: Annotated[Uuid, versions(17), tagged(0)] = NO_UUID
+    high_watermark: Annotated[Int64, versions(18), tagged(1)] = LONG_MAX
 
 
 class FetchTopic(Struct):
@@ -144,4 +147,4 @@ class FetchResponse(Struct):
     node_endpoints: Annotated[list[NodeEndpoint], versions(16), tagged(0)] = []
 
 
-FETCH = Api(key=1, name="Fetch", versions=(4, 17), flexible=12, request=FetchRequest, response=FetchResponse)
+FETCH = Api(key=1, name="Fetch", versions=(4, 18), flexible=12, request=FetchRequest, response=FetchResponse)

@@ -1,0 +1,70 @@
+"""AlterReplicaLogDirs: api key 34, versions 1 to 2.
+
+Moves replicas to others of this broker's log directories, of which it has one.
+
+Behaviour
+    A replica that is asked to be where it is: no error. kafka-reassign-partitions asks for that when it
+    is given the file that it wrote for going back.
+    Another directory is LOG_DIR_NOT_FOUND, whatever the partition. A partition that does not exist is
+    UNKNOWN_TOPIC_OR_PARTITION; one without a replica here REPLICA_NOT_AVAILABLE, upon which the tool asks
+    again; after a failure of the disk all are KAFKA_STORAGE_ERROR.
+    Of several directories for one partition the last counts. Who may not alter the cluster gets
+    CLUSTER_AUTHORIZATION_FAILED for each partition.
+Versions
+    2  flexible encoding
+Differs from Kafka
+    nothing known
+"""
+
+from collections.abc import Callable
+
+from penstock.broker.cluster import Cluster
+from penstock.broker.context import RequestContext
+from penstock.errors import ErrorCode
+from penstock.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+from penstock.replication.manager import Partitions
+from penstock.types import TopicPartition
+
+
+class AlterReplicaLogDirs:
+    def __init__(
+        self, cluster: Cluster, partitions: Partitions, path: str, failure: Callable[[], str | None]
+    ) -> None:
+        """`path` is the directory as DescribeLogDirs tells it; `failure` says why the disk cannot be used."""
+        self._cluster = cluster
+        self._partitions = partitions
+        self._path = path
+        self._failure = failure
+
+    def __call__(
+        self, request: AlterReplicaLogDirsRequest, context: RequestContext
+    ) -> AlterReplicaLogDirsResponse:
+        paths = {
+            TopicPartition(topic.name, index): wanted.path
+            for wanted in request.dirs
+            for topic in wanted.topics
+            for index in topic.partitions
+        }
+        results: dict[str, AlterReplicaLogDirTopicResult] = {}
+        for name, path in paths.items():
+            denied = context.cluster_denied
+            code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED if denied else self._code(name, path)
+            topic = results.setdefault(name.topic, AlterReplicaLogDirTopicResult(name.topic))
+            topic.partitions.append(AlterReplicaLogDirPartitionResult(name.partition, code))
+        return AlterReplicaLogDirsResponse(results=list(results.values()))
+
+    def _code(self, name: TopicPartition, path: str) -> ErrorCode:
+        if path != self._path:
+            return ErrorCode.LOG_DIR_NOT_FOUND
+        if self._failure() is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if self._partitions.find(*name) is not None:
+            return ErrorCode.NONE
+        topic = self._cluster.image.topics.get(name.topic)
+        exists = topic is not None and 0 <= name.partition < len(topic.partitions)
+        return ErrorCode.REPLICA_NOT_AVAILABLE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,27 @@
+"""DescribeAcls: api key 29, versions 1 to 3.
+
+Answers as a Kafka without an authorizer does: there are no access control entries.
+
+Behaviour
+    Always SECURITY_DISABLED, with a message, whatever the filter. Tools such as MirrorMaker take that
+    for "nothing to copy", where an API that is missing makes them fail.
+Versions
+    2  flexible encoding
+    3  user resources
+Differs from Kafka
+    A filter with a number that means nothing is answered; Kafka closes the connection.
+"""
+
+from penstock.broker.context import RequestContext
+from penstock.errors import ErrorCode
+from penstock.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+
+
+class DescribeAcls:
+    def __call__(self, request: DescribeAclsRequest, context: RequestContext) -> DescribeAclsResponse:
+        if context.cluster_denied:
+            return DescribeAclsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return DescribeAclsResponse(
+            error_code=ErrorCode.SECURITY_DISABLED,
+            error_message="No authorizer is configured: this broker has no access control entries.",
+        )
