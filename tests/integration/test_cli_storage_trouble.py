@@ -75,8 +75,16 @@ def test_damage_that_is_found_while_reading_ends_the_reader_with_its_reason(
         assert done.err == f"penstock: {DAMAGE}\n"
         assert len(done.out.splitlines()) == int(segments[1].stem), "what precedes the damage is printed"
 
+        # A restart does not forget it, and says what to do.
+        assert broker.stop() == 0
+        broker.start()
+        note = segments[0].parent / "damaged"
+        assert f"when the files are mended, remove {note} and start again" in broker.stderr
+        assert DAMAGE in Cli(broker.bootstrap).refused("consume", "k", *PATIENCE)
+
         # Once more from the start, with the way out of the operations page.
         assert broker.stop() == 0
+        note.unlink()
         broker.start()
         cli = Cli(broker.bootstrap)
         cli.ok("topic", "truncate", "k", "--before", str(int(segments[2].stem)), "--yes")

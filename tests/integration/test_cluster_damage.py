@@ -1,55 +1,98 @@
-"""A leader finds that its copy is damaged. Others have it whole: one of them leads, and nothing is missed."""
+"""A broker of a cluster finds that its copy of a partition is damaged, and others have it whole.
 
-import shutil
+One of them leads, the damaged copy leaves the in-sync replicas and is copied anew, and nothing is missed.
+"""
+
 from pathlib import Path
 
 from confluent_kafka import Producer
 
+from penstock.errors import ErrorCode
 from tests.integration.broker_process import eventually
 from tests.integration.cluster_load import read_all
-from tests.integration.cluster_processes import running_cluster
+from tests.integration.cluster_processes import ClusterProcesses, running_cluster
+from tests.integration.raw_client import connected
 from tests.integration.test_cli_storage_trouble import SEGMENTS, flip
 
 RECORDS = 60
 EVERYBODY = [1, 2, 3]
 
 
-def test_a_damaged_leader_hands_over(tmp_path: Path) -> None:
+def write(cluster: ClusterProcesses, topic: str, numbers: range) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0})
+    for number in numbers:
+        producer.produce(topic, b"%080d" % number + b" " * 90_000)
+        assert producer.flush(30) == 0, f"record {number} was not acknowledged"
+
+
+def rot(cluster: ClusterProcesses, node_id: int, *topics: str) -> None:
+    """Flip a byte in an old segment of each, which a start after a clean stop does not read."""
+    broker = cluster.brokers[node_id]
+    assert broker.stop() == 0
+    for topic in topics:
+        segments = sorted((broker.data_dir / "logs" / f"{topic}-0").glob("*.log"))
+        assert len(segments) > 3
+        flip(segments[1], 5_000)
+    broker.start()
+    for topic in topics:
+        cluster.until_in_sync(topic, EVERYBODY)
+
+
+def until_copied_anew(cluster: ClusterProcesses, node_id: int, topic: str) -> None:
+    """In sync again, with a sound copy, and without a restart. The damaged copy is kept for people."""
+    broker = cluster.brokers[node_id]
+    eventually(lambda: f"partition.begins_anew partition={topic}-0" in broker.stderr, seconds_max=20)
+    cluster.until_in_sync(topic, EVERYBODY)
+    sound = next(each for each in EVERYBODY if each != node_id)
+    assert cluster.log_of(node_id, topic) == cluster.log_of(sound, topic)
+    assert (broker.data_dir / "strays" / f"{topic}-0.damaged").is_dir()
+
+
+def test_a_damaged_leader_hands_over_and_copies_anew(tmp_path: Path) -> None:
     with running_cluster(tmp_path, settings=SEGMENTS) as cluster:
         cluster.create_led_by("k", 1)
-        producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0})
-        for number in range(RECORDS):
-            producer.produce("k", b"%080d" % number + b" " * 90_000)
-            producer.flush(10)
+        write(cluster, "k", range(RECORDS))
         cluster.until_in_sync("k", EVERYBODY)
-        segments = sorted((cluster.brokers[1].data_dir / "logs" / "k-0").glob("*.log"))
-        assert len(segments) > 3
-        assert cluster.brokers[1].stop() == 0  # or the start would look at everything, and fetch it anew
-        flip(segments[1], 5_000)
-        cluster.brokers[1].start()
-        cluster.until_in_sync("k", EVERYBODY)
+        rot(cluster, 1, "k")
         eventually(lambda: cluster.leader("k") == 1, seconds_max=30, every=0.2)
 
         assert read_all(cluster.bootstrap, "k") == list(range(RECORDS))
-        assert cluster.leader("k") in (2, 3)
-        assert 1 not in cluster.isr("k")
         assert "partition.handed_over" in cluster.brokers[1].stderr
-
-        # And what the operations page advises helps.
+        until_copied_anew(cluster, 1, "k")
         assert cluster.brokers[1].stop() == 0
-        shutil.rmtree(segments[0].parent)
-        cluster.brokers[1].start()
+        assert "storage.no_clean_mark" not in cluster.brokers[1].stderr
+
+
+def test_a_damaged_follower_is_out_of_sync_when_its_leader_dies(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, settings=SEGMENTS) as cluster:
+        cluster.create_led_by("k", 1)
+        write(cluster, "k", range(RECORDS))
         cluster.until_in_sync("k", EVERYBODY)
-        assert cluster.log_of(1, "k") == cluster.log_of(2, "k")
+        rot(cluster, 2, "k")
+        eventually(lambda: cluster.leader("k") == 1, seconds_max=30, every=0.2)
+
+        with connected(cluster.brokers[2].bootstrap) as client:
+
+            def finds_damage() -> bool:
+                """As soon as the follower has heard from its leader what it may show."""
+                (answer,) = client.fetch("k", 12).responses[0].partitions
+                return answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+            eventually(finds_damage, every=0.1)
+        # Nobody writes to the partition, so that no lag shows that the replica is not in sync.
+        eventually(lambda: "partition.out_of_sync" in cluster.brokers[2].stderr)
+        cluster.brokers[1].kill()
+        write(cluster, "k", range(RECORDS, RECORDS + 5))
+        assert cluster.leader("k") in (2, 3)
+        assert read_all(cluster.bootstrap, "k") == list(range(RECORDS + 5))
+        cluster.brokers[1].start()
+        until_copied_anew(cluster, 2, "k")
 
 
 def test_a_copy_that_is_found_damaged_at_the_start_is_fetched_anew(tmp_path: Path) -> None:
     with running_cluster(tmp_path, settings=SEGMENTS) as cluster:
         cluster.create_led_by("k", 1)
-        producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0})
-        for number in range(20):
-            producer.produce("k", b"%080d" % number + b" " * 90_000)
-            producer.flush(10)
+        write(cluster, "k", range(20))
         cluster.until_in_sync("k", EVERYBODY)
         broker = cluster.brokers[3]
         assert broker.stop() == 0

@@ -4,6 +4,7 @@
     controlling   the controller's loop, in case that is us; peers: who is gone
     fetchers      what we follow
     followers     who follows us
+    damaged       copies of ours that were found damaged
 
 Start: register, serve, and wait to be admitted. Stop: ask to be relieved, wait until others lead what we
 led, end the session while everything still works, and then stop like any other broker.
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.broker.controlling import Controlling
+from penstock.broker.damaged_replicas import DamagedReplicas
 from penstock.broker.failures import report_failure
 from penstock.broker.fetchers import Fetchers, Way
 from penstock.broker.followers import ClusterFollowers
@@ -27,17 +29,14 @@ from penstock.broker.peers import Peers
 from penstock.broker.witnesses import Witnesses
 from penstock.config.broker import BrokerConfig
 from penstock.controller.brokers import drain, is_drained
-from penstock.controller.decision import NOTHING_TO_DO, Decision
-from penstock.controller.elections import hand_over
 from penstock.errors import ApiError, ConfigError, StorageFailed
 from penstock.host.metadata_store import MetadataStore, StoreAway, StoreRefuses
 from penstock.host.tasks import Tasks
 from penstock.host.tls import ClientTls
-from penstock.limits import BROKER_ADMISSION_MS_MAX, BROKER_DRAIN_MS_MAX, METADATA_AWAY_PAUSE_MS
+from penstock.limits import BROKER_ADMISSION_MS_MAX, BROKER_DRAIN_MS_MAX
 from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory, new_id
 from penstock.metadata.image import ClusterImage, image_of
 from penstock.metadata.keys import Keys
-from penstock.replication.partition import Partition
 from penstock.replication.roles import Admission
 
 if TYPE_CHECKING:
@@ -110,6 +109,7 @@ class Place:
             return self.membership.epoch
 
         self._fetchers = Fetchers(cluster, broker.storage, own_epoch, way, self._tasks, world.clock, log)
+        self._damaged = DamagedReplicas(cluster, broker.storage, self._fetchers.look_at, log)
         self._witnesses = Witnesses(
             cluster, self.membership, shared.admission, broker.storage.partitions, way, log
         )
@@ -138,7 +138,8 @@ class Place:
         tasks.start(self._leave_if_the_disk_fails(), "disk")
         inventory = InventoryKeeper(self._directory, self._broker.storage, self._log)
         tasks.start(inventory.run(), "inventory")
-        self._broker.storage.on_damage = self._damaged
+        self._damaged.open()
+        tasks.start(self._damaged.run(), "damaged replicas")
         self._fetchers.open()
 
     async def _leave_if_the_disk_fails(self) -> None:
@@ -151,31 +152,6 @@ class Place:
                 await self.membership.leave()
                 self._news.set()
                 return
-
-    def _damaged(self, partition: Partition) -> None:
-        self._tasks.start(self._hand_over(partition), f"handing over {partition.name}")
-
-    async def _hand_over(self, partition: Partition) -> None:
-        """Somebody else has it whole. Until the cluster can be asked, clients are refused."""
-        node_id, index = self._config.node.node_id, partition.name.partition
-
-        def decide(image: ClusterImage) -> Decision:
-            topic = image.topics_by_id.get(partition.topic_id)
-            if topic is None or index >= len(topic.partitions):
-                return NOTHING_TO_DO
-            return hand_over(image, (topic, topic.partitions[index]), node_id) or NOTHING_TO_DO
-
-        while True:
-            try:
-                image = await self._cluster.change(decide)
-            except ApiError as problem:
-                self._log.warning("partition.not_handed_over", partition=partition.name, reason=str(problem))
-                await asyncio.sleep(METADATA_AWAY_PAUSE_MS / 1000)
-                continue
-            state = image.partition(partition.name.topic, index)
-            if state is not None and state.leader != node_id:
-                self._log.info("partition.handed_over", partition=partition.name, leader=state.leader)
-            return
 
     async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
         if self._admission.epoch != NO_BROKER_EPOCH:

@@ -29,7 +29,7 @@ from penstock.metadata.image import ClusterImage
 from penstock.observability.logs import Log
 from penstock.replication.manager import Lost, Partitions
 from penstock.replication.partition import Partition
-from penstock.types import Offset
+from penstock.types import Offset, TopicPartition
 
 Result = TypeVar("Result")
 
@@ -84,7 +84,7 @@ class Storage:
                 unsynced.append(partition)
                 if len(unsynced) >= CHECKPOINT_PARTITIONS_AT_ONCE:
                     self._sync_and_close(unsynced)
-            elif partition.offline is None:
+            else:
                 partition.log.close_files()
             self._say_found(partition, found)
         self._sync_and_close(unsynced)
@@ -267,6 +267,8 @@ class Storage:
                 self.note_full(full)
                 if not self._directory.release_reserve():
                     await asyncio.sleep(CUT_PAUSE_MS / 1000)
+                if partition.log.is_closed:
+                    return  # what has the folder now, if anybody, is another log
 
     async def store(self, writes: Sequence[Stored]) -> None:
         """Each whole or not at all. StorageFull: there is no room, and none is made for it."""
@@ -299,10 +301,43 @@ class Storage:
             self.partitions.stop_writes(str(failure))
 
     def damage(self, partition: Partition, damage: Exception) -> None:
-        """Bytes that were safe are not what was written: this partition cannot be used."""
-        self._log.error("partition.damaged", partition=partition.name, reason=str(damage))
-        partition.go_offline(str(damage))
-        self.on_damage(partition)
+        """The files of this partition cannot be relied on: it goes offline, and stays so. Every way of
+        finding that out leads here."""
+        found = self.partitions.damage(partition, str(damage))
+        if found is None:
+            return
+        self._log.error("partition.damaged", partition=found.name, reason=str(damage))
+        if isinstance(damage, CorruptData) and self.partitions.failure is None:
+            name = found.name
+
+            def noted(_: None, error: BaseException | None) -> None:
+                self._damage_noted(name, error)
+
+            # After an I/O error the next start may find nothing wrong. Damage it need not find again.
+            self._worker.submit(lambda: self._directory.note_damage(name, str(damage)), noted)
+        self.on_damage(found)
+
+    def _damage_noted(self, name: TopicPartition, error: BaseException | None) -> None:
+        if isinstance(error, StorageFailed):
+            self.fail(error)
+        elif error is not None:
+            self._log.warning(
+                "partition.damage_not_noted",
+                partition=name,
+                reason=str(error),
+                help="after a restart it is in use until the damage is read again",
+            )
+
+    async def begin_anew(self, partition: Partition) -> bool:
+        """Set a damaged copy aside, and follow the leader with an empty one. False: it is not wanted any
+        more. StorageFull, StorageFailed: it stays damaged, and this may be tried again."""
+        empty = self.partitions.let_go(partition)
+        # One attempt: before another one it has to be asked again whose folder that is.
+        moved_to = await self._worker.run(lambda: self._directory.set_aside_damaged(empty.name))
+        if not self.partitions.renew(empty):
+            return False
+        self._log.info("partition.begins_anew", partition=empty.name, moved_to=moved_to)
+        return True
 
 
 def _nobody_cares(partition: Partition) -> None:

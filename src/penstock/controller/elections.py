@@ -12,6 +12,8 @@ Rule 2: a clean leader was in sync, or eligible, and is admitted, at the moment 
 Rule 3: who is being drained leads only what nobody else can.
 Rule 4: while somebody who has the records is there and only waits to be admitted, nobody is elected
         who has not, unless a person asks for it.
+Rule 5: a replica whose copy is damaged leaves the ISR and the ELR by its own decision (`withdraw`), as long
+        as an admitted broker is left in one of them.
 """
 
 from collections.abc import Iterable
@@ -23,7 +25,7 @@ from penstock.controller.decision import Decision, alive, term_of
 from penstock.controller.partitions import Partition, decided, existing_partition, with_isr
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.durability import allows_unclean_election, eligible, kept_its_records
-from penstock.metadata.facts import NO_NODE, ClusterImage, PartitionState, Topic
+from penstock.metadata.facts import NO_NODE, ClusterImage, PartitionState, Topic, without
 
 
 class ElectionType(IntEnum):
@@ -94,25 +96,56 @@ def relieve(image: ClusterImage, partition: Partition) -> Decision | None:
     return decided(image, topic, state, _led_by(state, _first(image, state, others)), *term_of(image))
 
 
-def hand_over(image: ClusterImage, partition: Partition, broker_id: int) -> Decision | None:
-    """A leader whose copy is damaged goes out of sync, and another leads who is in sync or eligible; None:
-    it does not lead, or nobody else can.
+def withdraw(
+    image: ClusterImage, partition: Partition, broker_id: int, *, fetched_epoch: int
+) -> Decision | None:
+    """Take a replica whose copy is damaged out of sync, and let another lead if it leads; None: that is
+    done, or nobody else who is admitted has what was committed. Then it stays: its copy is all there is.
 
     The broker decides it for itself, and compares its own session instead of the controller's term.
+
+    `fetched_epoch`: the last leader epoch under which the broker may have fetched for this copy. The
+    leader may see that fetch later than this decision, and would take the broker in again. So the
+    partition gets another leader epoch, in which such a fetch is rejected.
     """
     topic, state = partition
     able = image.admitted - {broker_id}
-    others = [node for node in state.isr if node in able]
-    if state.leader != broker_id:
+    if broker_id not in image.admitted:
+        return None  # it is admitted again when the controller has put right what rests on it
+    if state.leader == broker_id:
+        others = [node for node in state.isr if node in able]
+        if not others:
+            may_lead = [node for node in eligible(image, topic, state) if node in able]
+            if not may_lead:
+                return None
+            others = [_first(image, state, may_lead)]
+        draft = _led_by(state, _first(image, state, others))
+    elif state.leader in able:
+        others = list(without(state.isr, (broker_id,)))
+        draft = state
+    else:
+        return None  # the controller is about to elect somebody
+    if broker_id in state.isr:
+        draft = with_isr(image, topic, draft, others, barred=frozenset({broker_id}))
+    elr = without(draft.elr, (broker_id,))
+    draft = msgspec.structs.replace(
+        draft,
+        elr=elr,
+        last_known_elr=without(draft.last_known_elr, (broker_id,)),
+        min_isr_changes=draft.min_isr_changes if elr else 0,
+    )
+    if draft == state and state.leader_epoch > fetched_epoch:
         return None
-    if not others:
-        may_lead = [node for node in eligible(image, topic, state) if node in able]
-        if not may_lead:
-            return None
-        others = [_first(image, state, may_lead)]
-    draft = with_isr(image, topic, state, others, barred=frozenset({broker_id}))
-    draft = _led_by(draft, _first(image, draft, others))
-    return decided(image, topic, state, draft, *alive(image, (broker_id,)))
+    return decided(image, topic, state, draft, *alive(image, (broker_id,)), begins_epoch=True)
+
+
+def is_withdrawn(image: ClusterImage, state: PartitionState, broker_id: int, *, fetched_epoch: int) -> bool:
+    """Whether another leads, and nothing rests on the copy that this broker has."""
+    return (
+        state.leader in image.admitted
+        and broker_id not in (state.leader, *state.isr, *state.elr)
+        and state.leader_epoch > fetched_epoch
+    )
 
 
 def _preferred(image: ClusterImage, name: str, state: PartitionState) -> PartitionState:

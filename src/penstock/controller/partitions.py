@@ -7,7 +7,8 @@ counts the epochs up and says what is compared. So no file that decides writes a
 Rule 1: the partition epoch grows by one with every change, the leader epoch with every change of the
         leader, also to nobody: what a leader of one epoch wrote, no other leader did. It grows too when a
         replica goes. Who has not heard yet that he has gone fetches on, and would be in sync when he is
-        made a replica again; then he hears of both, and begins with nothing.
+        made a replica again; then he hears of both, and begins with nothing. And it grows when a replica
+        finds its copy damaged: what it fetched for that copy must not count for the next one.
 Rule 2: who leaves the in-sync replicas while they are, or become, fewer than the minimum is an
         eligible leader. When they are enough again, nobody is: the high watermark moves without them.
 Rule 3: a decision compares the partition; the session of whoever is made leader; and, where eligible
@@ -73,12 +74,17 @@ def with_isr(
 
 
 def decided(
-    image: ClusterImage, topic: Topic, before: PartitionState, draft: PartitionState, *rests_on: Compare
+    image: ClusterImage,
+    topic: Topic,
+    before: PartitionState,
+    draft: PartitionState,
+    *rests_on: Compare,
+    begins_epoch: bool = False,
 ) -> Decision:
     """To make `before` what the draft says, if that and all that it rests on is still so."""
-    assert draft != before, "a decision decides something"
+    assert draft != before or begins_epoch, "a decision decides something"
     has_new_leader = draft.leader != before.leader
-    has_new_epoch = has_new_leader or not set(before.replicas).issubset(draft.replicas)
+    has_new_epoch = begins_epoch or has_new_leader or not set(before.replicas).issubset(draft.replicas)
     elected = (draft.leader,) if has_new_leader and draft.leader != NO_NODE else ()
     keys = Keys(image.cluster_id)
     key = keys.partition(topic.id, before.index)

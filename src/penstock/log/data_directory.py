@@ -5,6 +5,7 @@
     metadata.sqlite   the cluster's facts, when they are kept here
     logs/             a folder for each partition
     logs/directory-id whose logs these are: a folder that lacks it is not what was mounted there
+    logs/*/damaged    that this copy of a partition was found damaged, and why
     partitions.json   of a cluster's broker: the partitions that have a folder here, to miss those that go
     store-revision    of a cluster's broker: how far it has seen the metadata store of its cluster
     start-ids.json    of a cluster's broker: its processes since the last one that is known to be admitted
@@ -41,6 +42,7 @@ MOUNT_FILE: Final = "directory-id"
 INVENTORY_FILE: Final = "partitions.json"
 STARTS_FILE: Final = "start-ids.json"
 REVISION_FILE: Final = "store-revision"
+DAMAGE_FILE: Final = "damaged"
 START_IDS_MAX: Final = 100
 # Left by us before the identity is written, by whoever started us, or by the system.
 IGNORED_WHEN_EMPTY: Final = frozenset(
@@ -168,13 +170,40 @@ class DataDirectory:
         return f"{strays}/{base}.{number}"
 
     def set_aside_damaged(self, partition: TopicPartition) -> str:
-        """Move a folder that cannot be used there, in place of an earlier one of the same name. Blocks."""
+        """Move a folder that cannot be used there, in place of an earlier one of the same name. Blocks.
+
+        Repeatable: an attempt that failed may have moved it already.
+        """
         target = f"{self.path}/{STRAYS_FOLDER}/{_stray_name(partition)}{DAMAGED_SUFFIX}"
         self.disk.make_folder(f"{self.path}/{STRAYS_FOLDER}")
-        self.disk.remove_folder(target)
-        self.disk.rename(self.folder_of(partition), target)
+        if self.disk.exists(self.folder_of(partition)):
+            self.disk.remove_folder(target)
+            self.disk.rename(self.folder_of(partition), target)
         self.disk.sync((), [self.path, self.logs_path, f"{self.path}/{STRAYS_FOLDER}"])
         return target
+
+    def note_damage(self, partition: TopicPartition, reason: str) -> None:
+        """Keep in mind, for the next start, that a copy is damaged where no start looks. Blocks.
+
+        The note is in the folder of the partition, so that it goes where that goes.
+        """
+        if not self.disk.exists(self.folder_of(partition)):
+            return
+        note = Stored(self.damage_note(partition), reason.encode())
+        try:
+            self.disk.store([note])
+        except StorageFull:
+            if not self.release_reserve():
+                raise
+            self.disk.store([note])
+
+    def noted_damage(self, partition: TopicPartition) -> str | None:
+        """Why an earlier process found the copy damaged; None if none did. Blocks."""
+        path = self.damage_note(partition)
+        return self.disk.read_file(path).decode(errors="replace") if self.disk.exists(path) else None
+
+    def damage_note(self, partition: TopicPartition) -> str:
+        return f"{self.folder_of(partition)}/{DAMAGE_FILE}"
 
     def doomed_folders(self) -> list[str]:
         """Partitions that were being removed when the last process ended, under names that stay. Blocks."""

@@ -9,6 +9,7 @@ Rule 1: a new leader epoch makes a new object over the same log, and the old one
         If that log is being cut just then, the new one is made when it has been (`cut_ended`).
 Rule 2: in a cluster a copy that is gone, or damaged, begins anew and empty. The cluster is told so before
         this broker may lead it or be in sync (`lost`). A broker that is alone never serves a damaged one.
+        Neither does the last one in sync of a copy that opens, and was found damaged by reading: it keeps it.
         An I/O error is not damage: a broker of a cluster does not start then, and tells nobody that its
         copy is lost.
 """
@@ -27,6 +28,7 @@ from penstock.log.partition_log import METADATA_FILE, PartitionLog
 from penstock.log.recovery import Recovered, open_log
 from penstock.log.segment import LOG_SUFFIX
 from penstock.log.shared_bounds import SharedBounds
+from penstock.metadata.durability import eligible
 from penstock.metadata.image import (
     ClusterImage,
     PartitionChange,
@@ -186,6 +188,10 @@ class Partitions:
     def _open(self, topic: Topic, state: PartitionState, roles: Roles) -> tuple[Partition, Recovered | Lost]:
         name = TopicPartition(topic.name, state.index)
         config = self._config_of(topic)
+        noted = self._directory.noted_damage(name)
+        if noted is not None and self._others_have(topic, state, roles):
+            partition = self._add(topic, state, self._new_log(name, config), roles)
+            return partition, self._damaged(topic, state, partition, f"{noted} (found before this start)")
         try:
             recovered = open_log(self._disk, self._directory.folder_of(name), log_settings(config))
         except CorruptData as damage:
@@ -196,11 +202,23 @@ class Partitions:
             if self.others_may_have_it:
                 raise StorageFailed(reason) from problem
             partition = self._add(topic, state, self._new_log(name, config), roles)
-            partition.go_offline(reason)
+            partition.mark_damaged(reason)
             return partition, Lost(reason)
         partition = self._add(topic, state, recovered.log, roles)
         recovered.log.claim_folder()
-        return partition, recovered
+        if noted is None:
+            return partition, recovered
+        note = self._directory.damage_note(name)
+        reason = (
+            f"{noted} (found before this start; when the files are mended, remove {note} and start again)"
+        )
+        partition.mark_damaged(reason)
+        return partition, Lost(reason)
+
+    def _others_have(self, topic: Topic, state: PartitionState, roles: Roles) -> bool:
+        """Whether another broker has all that was committed: this copy is not needed then."""
+        nodes = (*state.isr, *eligible(roles.image, topic, state))
+        return self.others_may_have_it and any(node != self._config.node.node_id for node in nodes)
 
     def _unreadable(self, name: TopicPartition, problem: StorageFailed) -> str:
         """An I/O error says nothing of the records: the next attempt may find all of them."""
@@ -222,7 +240,7 @@ class Partitions:
                 return Lost(reason, self._directory.set_aside_damaged(partition.name))
             except (StorageFailed, StorageFull) as problem:
                 reason = f"{reason}; and it cannot be set aside: {problem}"
-        partition.go_offline(reason)
+        partition.mark_damaged(reason)
         return Lost(reason)
 
     def inventory(self) -> Inventory:
@@ -289,9 +307,8 @@ class Partitions:
 
     def look_again(self) -> None:
         """Whether this broker may lead has changed, and the image need not have."""
-        assert self._image is not None, "after all were opened"
-        roles = self._roles(self._image)
-        for topic in self._image.topics.values():
+        roles = self._roles(self._image_now())
+        for topic in roles.image.topics.values():
             for state in topic.partitions:
                 partition = self.find_by_id(topic.id, state.index) if roles.is_leader(state) else None
                 # What has no other replica nobody else can lead.
@@ -341,8 +358,11 @@ class Partitions:
     def _succeed(self, topic: Topic, state: PartitionState, partition: Partition, roles: Roles) -> None:
         """Another leader epoch."""
         log = partition.log
-        if partition.offline is not None and log not in self._waiting:
-            return  # it is damaged
+        if partition.is_damaged:
+            assert partition.offline is not None
+            successor = self._make(topic, state, log, partition.high_watermark, roles)
+            successor.mark_damaged(partition.offline.detail)
+            return
         if partition.offline is None:
             partition.resign()
         if log.is_truncating:
@@ -352,15 +372,59 @@ class Partitions:
 
     def cut_ended(self, partition: Partition) -> None:
         """Records were taken off the end of its log, and that is done."""
-        if partition.log.is_closed:
+        if partition.log.is_closed or partition.is_damaged:
             return
         partition.cut()
         if partition.log in self._waiting:
             self._waiting.discard(partition.log)
-            assert self._image is not None, "an image made it wait"
-            topic = self._image.topics_by_id[partition.topic_id]
-            state = topic.partitions[partition.name.partition]
-            self._make(topic, state, partition.log, partition.high_watermark, self._roles(self._image))
+            topic, state = self._known(partition)
+            roles = self._roles(self._image_now())
+            self._make(topic, state, partition.log, partition.high_watermark, roles)
+
+    # Damage
+
+    def damage(self, partition: Partition, reason: str) -> Partition | None:
+        """Take a copy out of use. Returns the object that stands for it now; None: it is gone, or known to
+        be damaged. Whoever found the damage may have an object of an earlier leader epoch."""
+        found = self.find_by_id(partition.topic_id, partition.name.partition)
+        if found is None or found.log is not partition.log or found.is_damaged:
+            return None
+        self._waiting.discard(found.log)
+        found.mark_damaged(reason)
+        return found
+
+    def let_go(self, partition: Partition) -> Partition:
+        """Let go of the files of a damaged copy, so that its folder can be moved. Returns what stands in
+        its place: an empty copy, which is as damaged until it is renewed."""
+        assert partition.is_damaged, "others are in use"
+        assert partition.offline is not None
+        topic, state = self._known(partition)
+        self._leave(partition, partition.offline.code, partition.offline.detail)
+        log = self._new_log(partition.name, self._config_of(topic))
+        empty = self._add(topic, state, log, self._roles(self._image_now()))
+        empty.mark_damaged(partition.offline.detail)
+        return empty
+
+    def renew(self, empty: Partition) -> bool:
+        """Follow the leader with a copy that was let go of, and whose folder was moved. False: it is not
+        wanted any more, or this broker is to lead what it has not."""
+        found = self.find_by_id(empty.topic_id, empty.name.partition)
+        if found is None or found.log is not empty.log:
+            return False
+        topic, state = self._known(empty)
+        roles = self._roles(self._image_now())
+        if roles.is_leader(state):
+            return False
+        self._make(topic, state, empty.log, None, roles)
+        return True
+
+    def _known(self, partition: Partition) -> tuple[Topic, PartitionState]:
+        topic = self._image_now().topics_by_id[partition.topic_id]
+        return topic, topic.partitions[partition.name.partition]
+
+    def _image_now(self) -> ClusterImage:
+        assert self._image is not None, "after all were opened"
+        return self._image
 
     def _remove(self, topic: Topic) -> list[Gone]:
         del self._by_id[topic.id]

@@ -13,7 +13,8 @@ and its role says what follows from that:
     following          the least of it and of what the leader shows (replication/following.py)
 
 Rule 1: the high watermark never goes back while this process leads.
-Rule 2: a partition whose disk lied is offline. It answers KAFKA_STORAGE_ERROR and changes nothing.
+Rule 2: a partition whose disk lied is damaged, and offline. It answers KAFKA_STORAGE_ERROR, changes nothing,
+        and is no part of any later leader epoch.
 Rule 3: an object has one leader epoch. With the next one another takes over the log, and whoever waits
         for anything here is told NOT_LEADER_OR_FOLLOWER (`resign`).
 """
@@ -86,6 +87,7 @@ class Partition:
         "follower_waits",
         "following",
         "high_watermark",
+        "is_damaged",
         "leader_epoch",
         "leading",
         "local_waits",
@@ -120,6 +122,8 @@ class Partition:
         self.log = log
         self.offline: ApiError | None = None
         """Why this partition cannot be used; None while it can."""
+        self.is_damaged = False
+        """It is offline for good, because of what is on its disk. No leader epoch makes it usable."""
         self.read_only: ApiError | None = None
         """Why no producer may write; what is safe can still be read."""
         self.failure: ApiError | None = None
@@ -321,6 +325,11 @@ class Partition:
         self._wake_fetches()
         _wake(self.follower_waits)
         self._tell_of_replicas()
+
+    def mark_damaged(self, reason: str) -> None:
+        """What is on its disk cannot be relied on."""
+        self.is_damaged = True
+        self.go_offline(reason)
 
     def stop_writes(self, reason: str) -> None:
         """The disk no longer keeps its promises. What was not yet safe is never acknowledged."""

@@ -3,11 +3,11 @@
 import pytest
 
 from penstock.controller.brokers import drain, fence
-from penstock.controller.elections import ElectionType, elect, hand_over, prefer, settle
+from penstock.controller.elections import ElectionType, elect, is_withdrawn, prefer, settle, withdraw
 from penstock.controller.topics import alter_broker_config, alter_topic_config, bump_leader_epochs
 from penstock.errors import ErrorCode
 from penstock.metadata.durability import eligible
-from penstock.metadata.facts import PartitionState
+from penstock.metadata.facts import NO_NODE, PartitionState
 from tests.unit.controller.controller_support import StoredCluster, accept_any, cluster_of, refusal
 from tests.unit.controller.scenarios import shrink, upkeep
 
@@ -145,26 +145,26 @@ def test_a_drained_broker_leads_only_what_nobody_else_can(cluster: StoredCluster
     assert lose(cluster, third).leader == second
 
 
-def test_a_leader_whose_copy_is_damaged_hands_over_to_who_is_in_sync(cluster: StoredCluster) -> None:
-    before = cluster.state()
-    first, second, third = before.replicas
-    partition = (cluster.image.topics["t"], before)
-    assert hand_over(cluster.image, partition, second) is None, "it does not lead"
-    decision = hand_over(cluster.image, partition, first)
-    assert decision is not None
+def withdrawn(cluster: StoredCluster, broker_id: int, fetched_epoch: int = -1) -> PartitionState | None:
+    """The partition after this broker found its copy damaged; None: it has nothing to decide."""
+    partition = (cluster.image.topics["t"], cluster.state())
+    decision = withdraw(cluster.image, partition, broker_id, fetched_epoch=fetched_epoch)
+    if decision is None:
+        return None
     cluster.commit(decision)
-    after = cluster.state()
+    return cluster.state()
+
+
+def test_a_leader_whose_copy_is_damaged_hands_over_to_who_is_in_sync(cluster: StoredCluster) -> None:
+    first, second, third = cluster.state().replicas
+    after = withdrawn(cluster, first)
+    assert after is not None
     assert (after.leader, after.leader_epoch, after.isr, after.elr) == (second, 1, (second, third), ())
     # Of two replicas in sync the other is left, and who has lost records is not eligible.
-    for leader, left in ((second, third), (third, None)):
-        partition = (cluster.image.topics["t"], cluster.state())
-        decision = hand_over(cluster.image, partition, leader)
-        if left is None:
-            assert decision is None, "nobody else has it"
-        else:
-            assert decision is not None
-            cluster.commit(decision)
-            assert (cluster.state().isr, cluster.state().elr) == ((left,), ())
+    after = withdrawn(cluster, second)
+    assert after is not None
+    assert (after.leader, after.isr, after.elr, after.last_known_elr) == (third, (third,), (), ())
+    assert withdrawn(cluster, third) is None, "nobody else has it"
 
 
 def test_a_leader_whose_copy_is_damaged_hands_over_to_who_is_eligible(cluster: StoredCluster) -> None:
@@ -173,11 +173,60 @@ def test_a_leader_whose_copy_is_damaged_hands_over_to_who_is_eligible(cluster: S
     shrink(cluster, first, second)
     shrink(cluster, first)
     assert cluster.state().elr == (second,)
-    decision = hand_over(cluster.image, (cluster.image.topics["t"], cluster.state()), first)
-    assert decision is not None
-    cluster.commit(decision)
-    after = cluster.state()
+    after = withdrawn(cluster, first)
+    assert after is not None
     assert (after.leader, after.isr, after.elr) == (second, (second,), ())
+
+
+def test_a_follower_whose_copy_is_damaged_leaves_the_in_sync_replicas(cluster: StoredCluster) -> None:
+    first, second, third = cluster.state().replicas
+    after = withdrawn(cluster, second)
+    assert after is not None
+    assert (after.leader, after.isr, after.elr, after.last_known_elr) == (first, (first, third), (), ())
+    assert after.leader_epoch == 1, "what it fetched before is rejected"
+    assert withdrawn(cluster, second, fetched_epoch=0) is None, "that is done"
+    assert is_withdrawn(cluster.image, cluster.state(), second, fetched_epoch=0)
+    # Below the minimum, too: a copy that is damaged protects nothing.
+    after = withdrawn(cluster, third)
+    assert after is not None
+    assert (after.leader, after.isr, after.elr, after.last_known_elr) == (first, (first,), (), ())
+
+
+def test_a_damaged_copy_is_not_an_eligible_leader(cluster: StoredCluster) -> None:
+    first, second, _ = cluster.state().replicas
+    shrink(cluster, first, second)
+    shrink(cluster, first)
+    assert cluster.state().elr == (second,)
+    after = withdrawn(cluster, second)
+    assert after is not None
+    assert (after.leader, after.isr, after.elr, after.min_isr_changes) == (first, (first,), (), 0)
+    assert lose(cluster, first).leader == NO_NODE
+
+
+def test_who_is_out_of_sync_is_withdrawn_under_a_later_epoch_only(cluster: StoredCluster) -> None:
+    """The leader may have yet to see a fetch of the damaged copy that would put it in sync."""
+    first, second, third = cluster.state().replicas
+    shrink(cluster, first, third)
+    before = cluster.state()
+    assert not is_withdrawn(cluster.image, before, second, fetched_epoch=before.leader_epoch)
+    after = withdrawn(cluster, second, fetched_epoch=before.leader_epoch)
+    assert after is not None
+    assert (after.leader, after.isr) == (before.leader, before.isr)
+    assert is_withdrawn(cluster.image, after, second, fetched_epoch=before.leader_epoch)
+
+
+def test_a_damaged_copy_stays_while_nobody_admitted_has_the_records(cluster: StoredCluster) -> None:
+    first, second, third = cluster.state().replicas
+    lose(cluster, second)
+    lose(cluster, third)
+    assert (cluster.state().leader, cluster.state().isr) == (first, (first,))
+    assert withdrawn(cluster, first) is None
+    assert not is_withdrawn(cluster.image, cluster.state(), first, fetched_epoch=-1)
+    cluster.join(third, "second")
+    upkeep(cluster)
+    after = withdrawn(cluster, first)
+    assert after is not None, "one that was eligible has come back"
+    assert (after.leader, after.isr) == (third, (third,))
 
 
 def test_the_preferred_leader_is_elected_on_demand(cluster: StoredCluster) -> None:

@@ -28,8 +28,10 @@ class Zeros:
         return bytes(count)
 
 
-def image(topics: Mapping[str, TopicId], partitions: int = 1) -> ClusterImage:
-    states = tuple(PartitionState(index, NODE, 1, (NODE,), (NODE,), 0, 1) for index in range(partitions))
+def image(topics: Mapping[str, TopicId], partitions: int = 1, epoch: int = 1) -> ClusterImage:
+    states = tuple(
+        PartitionState(index, NODE, epoch, (NODE,), (NODE,), epoch - 1, 1) for index in range(partitions)
+    )
     made = {name: Topic(name, key, False, NOW_MS, {}, states, 1) for name, key in topics.items()}
     return ClusterImage(
         cluster_id="c", topics=made, topics_by_id={topic.id: topic for topic in made.values()}
@@ -287,3 +289,64 @@ def test_a_lone_broker_serves_the_others_when_one_partition_cannot_be_opened() -
     write_and_sync(made.find("other", 0))
     disk.reason = ""
     assert opened(disk, both)[1][0].log.log_end_offset == 1
+
+
+def damaged_by_reading(disk: Mount) -> None:
+    directory_on(disk).note_damage(ORDERS, "the checksum of the batch at offset 0 does not match")
+
+
+@pytest.mark.parametrize("in_cluster", [False, True])
+def test_the_last_copy_stays_offline_over_restarts_until_a_person_has_mended_it(in_cluster: bool) -> None:
+    disk = written_by_the_first_topic()
+    damaged_by_reading(disk)
+    for _ in range(2):
+        made = partitions_in(directory_on(disk))
+        made.others_may_have_it = in_cluster
+        ((partition, found),) = made.open_all(FIRST)
+        assert isinstance(found, Lost)
+        assert "checksum" in found.reason
+        assert "remove data/logs/orders-0/damaged and start again" in found.reason
+        assert (partition.is_damaged, made.lost, found.moved_to) == (True, {}, None)
+        assert disk.exists("data/logs/orders-0/00000000000000000000.log")
+    disk.remove("data/logs/orders-0/damaged")
+    _, (partition,) = opened(disk, FIRST)
+    assert (partition.offline, partition.log.log_end_offset) == (None, 1)
+
+
+def test_a_copy_that_was_found_damaged_begins_anew_at_the_start_where_others_have_it() -> None:
+    disk = written_by_the_first_topic()
+    damaged_by_reading(disk)
+    state = PartitionState(0, 2, 1, (NODE, 2), (2,), 0, 1)
+    topic = Topic("orders", FIRST_ID, False, NOW_MS, {}, (state,), 1)
+    made = partitions_in(directory_on(disk))
+    made.others_may_have_it = True
+    cluster = ClusterImage(cluster_id="c", topics={"orders": topic}, topics_by_id={FIRST_ID: topic})
+    ((partition, found),) = made.open_all(cluster)
+    assert (partition.offline, made.lost, partition.log.log_end_offset) == (None, LOST, 0)
+    assert isinstance(found, Lost)
+    assert found.moved_to == "data/strays/orders-0.damaged"
+    assert disk.exists("data/strays/orders-0.damaged/damaged"), "it says to people why it is there"
+
+
+def test_a_new_leader_epoch_does_not_make_a_damaged_copy_usable() -> None:
+    made, (partition,) = opened(written_by_the_first_topic(), FIRST)
+    assert made.damage(partition, "bit rot") is partition
+    assert made.damage(partition, "bit rot") is None, "it is known"
+    elected = image({"orders": FIRST_ID}, epoch=2)
+    made.follow(FIRST, elected, BrokerConfig.of())
+    successor = made.find("orders", 0)
+    assert successor is not None
+    assert (successor.leader_epoch, successor.is_damaged) == (2, True)
+    with pytest.raises(ApiError, match="bit rot"):
+        write_and_sync(successor)
+    assert made.damage(partition, "bit rot") is None
+
+
+def test_damage_that_an_object_of_an_earlier_epoch_finds_is_of_the_present_one() -> None:
+    made, (earlier,) = opened(written_by_the_first_topic(), FIRST)
+    made.follow(FIRST, image({"orders": FIRST_ID}, epoch=2), BrokerConfig.of())
+    present = made.find("orders", 0)
+    assert present is not earlier
+    assert made.damage(earlier, "bit rot") is present
+    assert present is not None
+    assert present.offline is not None

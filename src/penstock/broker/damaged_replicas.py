@@ -1,0 +1,159 @@
+"""What a broker of a cluster does about copies of partitions that it found damaged.
+
+    damaged ──→ out of sync ──→ set aside ──→ copied anew from the leader
+
+A damaged copy counts for nothing: no leader may wait for it, and it may not be elected. So the broker takes
+itself out of the in-sync replicas, and lets another lead where it leads, in one decision that it makes itself
+(`controller.elections.withdraw`). When the cluster shows that, the folder is moved to `strays`, and the
+partition is copied from its leader like one that this broker has just been given.
+
+Rule 1: what is next is decided from the image and the partitions as they are, after every change of the
+        image. So leadership that comes to a damaged copy is handed over, whenever and however it came.
+Rule 2: nothing is set aside that anybody counts on. Where nobody else has what was committed, the copy stays
+        where it is, offline, until somebody who has it is there again or a person decides.
+Rule 3: a leader epoch begins between the last fetch for the damaged copy and the first for the empty one. A
+        fetch that the leader sees late would otherwise put the empty copy in sync.
+Rule 4: what fails, at the metadata store or on the disk, is tried again, with pauses that grow, until it is
+        done.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from penstock.broker.cluster import Cluster
+from penstock.broker.storage import Storage
+from penstock.controller.decision import NOTHING_TO_DO, Decision
+from penstock.controller.elections import is_withdrawn, withdraw
+from penstock.errors import ApiError, StorageFailed, StorageFull
+from penstock.host.pauses import Pauses
+from penstock.limits import METADATA_AWAY_PAUSE_MS, METADATA_AWAY_PAUSE_MS_MAX
+from penstock.metadata.image import ClusterImage, PartitionState, Topic
+from penstock.observability.logs import Log
+from penstock.replication.fetch_plan import Replica
+from penstock.replication.partition import Partition
+
+NEVER_FETCHED: Final = -1
+LAST_COPY_HELP: Final = (
+    "no other replica that is there has all of it, so the partition is offline and its files are kept: see "
+    "'A damaged partition' in docs/operations.md"
+)
+
+
+class DamagedReplicas:
+    def __init__(
+        self, cluster: Cluster, storage: Storage, look_at_fetching: Callable[[Replica], None], log: Log
+    ) -> None:
+        """`look_at_fetching`: told of a replica that is to be fetched no more, or again."""
+        self._cluster = cluster
+        self._storage = storage
+        self._look_at_fetching = look_at_fetching
+        self._log = log
+        self._node_id = cluster.config.node.node_id
+        self._fetched_epochs: dict[Replica, int] = {}
+        """The damaged copies, and the last leader epoch under which something was fetched for each."""
+        self._last_copies: set[Replica] = set()
+        """Those of which it was said that nobody else has them."""
+        self._news = asyncio.Event()
+
+    def open(self) -> None:
+        """Take up what was found damaged before this broker was a member. Nothing is fetched yet."""
+        for partition in self._storage.partitions:
+            if partition.is_damaged:
+                self._fetched_epochs[_replica(partition)] = NEVER_FETCHED
+                self._news.set()
+        self._storage.on_damage = self._note
+        self._cluster.subscribe(self._follow)
+
+    def _note(self, partition: Partition) -> None:
+        replica = _replica(partition)
+        self._fetched_epochs[replica] = partition.leader_epoch
+        self._look_at_fetching(replica)
+        self._news.set()
+
+    async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
+        if self._fetched_epochs:
+            self._news.set()
+
+    async def run(self) -> None:
+        """The task."""
+        pauses = Pauses(METADATA_AWAY_PAUSE_MS, METADATA_AWAY_PAUSE_MS_MAX)
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            problems = [
+                problem for each in tuple(self._fetched_epochs) if (problem := await self._mend(each))
+            ]
+            if not problems:
+                pauses.begin_anew()
+                continue
+            self._log.warning("partition.not_mended", partitions=len(problems), reason=problems[0])
+            await asyncio.sleep(pauses.next_seconds())
+            self._news.set()
+
+    async def _mend(self, replica: Replica) -> str | None:
+        """Do what can be done for one now. Returns why it has to be tried again soon; None: it has not."""
+        try:
+            if self._decision(self._cluster.image, replica).everything:
+                await self._withdraw(replica)
+            partition = self._damaged(replica)
+            if partition is not None and self._is_withdrawn(replica):
+                await self._storage.begin_anew(partition)
+                self._look_at_fetching(replica)
+        except (ApiError, StorageFailed, StorageFull) as problem:
+            return str(problem)
+        partition = self._damaged(replica)
+        if partition is None:
+            del self._fetched_epochs[replica]
+            self._last_copies.discard(replica)
+        else:
+            self._say_if_last(replica, partition)
+        return None
+
+    def _damaged(self, replica: Replica) -> Partition | None:
+        partition = self._storage.partitions.find_by_id(*replica)
+        return partition if partition is not None and partition.is_damaged else None
+
+    def _decision(self, image: ClusterImage, replica: Replica) -> Decision:
+        found = _found(image, replica)
+        if found is None or self._damaged(replica) is None:
+            return NOTHING_TO_DO
+        fetched_epoch = self._fetched_epochs[replica]
+        return withdraw(image, found, self._node_id, fetched_epoch=fetched_epoch) or NOTHING_TO_DO
+
+    async def _withdraw(self, replica: Replica) -> None:
+        before = _found(self._cluster.image, replica)
+        after = _found(await self._cluster.change(lambda image: self._decision(image, replica)), replica)
+        if before is None or after is None:
+            return
+        name, leader = f"{before[0].name}-{replica.partition}", after[1].leader
+        has_led = before[1].leader == self._node_id
+        self._log.info(
+            "partition.handed_over" if has_led else "partition.out_of_sync", partition=name, leader=leader
+        )
+
+    def _is_withdrawn(self, replica: Replica) -> bool:
+        image = self._cluster.image
+        found = _found(image, replica)
+        fetched_epoch = self._fetched_epochs[replica]
+        return found is not None and is_withdrawn(image, found[1], self._node_id, fetched_epoch=fetched_epoch)
+
+    def _say_if_last(self, replica: Replica, partition: Partition) -> None:
+        """Once, until it is mended."""
+        image = self._cluster.image
+        found = _found(image, replica)
+        leads = found is not None and found[1].leader == self._node_id and self._node_id in image.admitted
+        if leads and replica not in self._last_copies:
+            self._last_copies.add(replica)
+            self._log.error("partition.last_copy_damaged", partition=partition.name, help=LAST_COPY_HELP)
+
+
+def _replica(partition: Partition) -> Replica:
+    return Replica(partition.topic_id, partition.name.partition)
+
+
+def _found(image: ClusterImage, replica: Replica) -> tuple[Topic, PartitionState] | None:
+    topic = image.topics_by_id.get(replica.topic_id)
+    if topic is None or replica.partition >= len(topic.partitions):
+        return None
+    return topic, topic.partitions[replica.partition]

@@ -1,0 +1,232 @@
+"""A broker of a cluster that finds a copy damaged, over a simulated store and disk. On virtual time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+from penstock.broker.damaged_replicas import DamagedReplicas
+from penstock.broker.storage import Storage
+from penstock.controller.topics import Assignment, NewTopic, TopicDefaults, TopicRequest, create_topic
+from penstock.errors import CorruptData, StorageFailed
+from penstock.host.tasks import Tasks
+from penstock.log.data_directory import DataDirectory
+from penstock.metadata.image import ClusterImage, PartitionState
+from penstock.observability.logs import Silence
+from penstock.replication.fetch_plan import Replica
+from penstock.replication.manager import Partitions
+from penstock.replication.partition import Partition
+from penstock.sim.disk import Mount
+from penstock.sim.scheduler import VirtualTimeLoop
+from penstock.sim.store import SimStore, StoreFaults
+from penstock.sim.worker import SimWorker
+from penstock.types import TopicId, TopicPartition
+from tests.unit.broker.test_in_sync_proposals import CONFIG, LoopClock
+from tests.unit.broker.test_membership import Node, nodes
+from tests.unit.log.log_support import NOW_MS, append, new_disk
+from tests.unit.replication.replica_support import sync
+from tests.unit.replication.test_manager import directory_on
+
+ORDERS = TopicPartition("orders", 0)
+TOPIC_ID = TopicId(b"orders----------")
+NOTE = "data/logs/orders-0/damaged"
+DAMAGE = CorruptData("the checksum of the batch at offset 0 does not match")
+
+
+class Events(Silence):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def info(self, event: str, **fields: object) -> None:
+        self.said.append(event)
+
+    warning = error = info
+
+
+class Damaged:
+    """Broker 1, which holds the only partition that there is; brokers 2 and 3 have it too."""
+
+    def __init__(self, loop: VirtualTimeLoop, one: Node) -> None:
+        self.node = one
+        self.disk: Mount = new_disk()
+        self.directory: DataDirectory = directory_on(self.disk)
+        self.log = Events()
+        workers = SimWorker(loop, lambda: 0.01), SimWorker(loop, lambda: 0.01)
+        self.storage = Storage(
+            self.directory,
+            lambda: CONFIG,
+            workers,
+            LoopClock(),
+            self.log,
+            lambda name, _: SimWorker(loop, lambda: 0.01),
+        )
+        self.storage.partitions.may_lead = one.admission
+        self.storage.partitions.others_may_have_it = True
+        self.storage.open(one.cluster.image)
+        one.cluster.subscribe(self.storage.follow)
+        self.looked_at: list[Replica] = []
+        self.damaged = DamagedReplicas(one.cluster, self.storage, self.looked_at.append, self.log)
+        self.failures: list[BaseException] = []
+        self.tasks = Tasks(lambda name, failure: self.failures.append(failure))
+        self.damaged.open()
+        self.tasks.start(self.damaged.run(), "damaged replicas")
+
+    async def create(self, *replicas: int) -> None:
+        """Led by the first of these, and written to."""
+        request = TopicRequest(name="orders", assignments=[Assignment(0, replicas)])
+        await self.node.cluster.change(
+            lambda image: create_topic(
+                image,
+                request,
+                NewTopic(TOPIC_ID, NOW_MS),
+                defaults=TopicDefaults(1, 1),
+                validate_overrides=lambda overrides: None,
+            )
+        )
+        append(self.partition.log, [b"x"], epoch=0)
+        sync(self.partition)
+
+    @property
+    def partition(self) -> Partition:
+        found = self.storage.partitions.find("orders", 0)
+        assert found is not None
+        return found
+
+    @property
+    def state(self) -> PartitionState:
+        state = self.node.cluster.image.partition("orders", 0)
+        assert state is not None
+        return state
+
+    def require_copied_anew(self) -> None:
+        partition = self.partition
+        assert (partition.is_damaged, partition.offline, partition.log.log_end_offset) == (False, None, 0)
+        assert partition.following is not None
+        assert partition.leader_epoch == self.state.leader_epoch
+        assert self.disk.list_folder("data/strays") == ["orders-0.damaged"]
+        assert not self.disk.exists("data/logs/orders-0")
+        assert self.looked_at == [Replica(TOPIC_ID, 0)] * 2, "fetched no more, and again"
+
+
+Scene = Callable[[SimStore, Damaged, list[Node]], Awaitable[None]]
+
+
+def play(scene: Scene, *, replicas: tuple[int, ...] = (1, 2, 3)) -> None:
+    loop = VirtualTimeLoop(Random(1))
+    store = SimStore(loop, Random(1), StoreFaults(delay_seconds=(0.001, 0.01)))
+
+    async def run() -> None:
+        async with nodes(store, 1, 2, 3) as (one, two, three):
+            broker = Damaged(loop, one)
+            await broker.create(*replicas)
+            await scene(store, broker, [two, three])
+            await broker.tasks.stop()
+            assert not broker.failures
+
+    try:
+        loop.run_until_complete(run())
+    finally:
+        loop.close()
+
+
+def test_a_damaged_leader_hands_over_and_begins_anew() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        broker.storage.damage(broker.partition, DAMAGE)
+        assert broker.partition.offline is not None
+        await asyncio.sleep(1)
+        assert (broker.state.leader, broker.state.isr) == (2, (2, 3))
+        broker.require_copied_anew()
+        assert broker.log.said[:2] == ["partition.damaged", "partition.handed_over"]
+
+    play(scene)
+
+
+def test_a_damaged_follower_leaves_the_in_sync_replicas_under_a_new_epoch() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        epoch = broker.state.leader_epoch
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(1)
+        assert (broker.state.leader, broker.state.isr) == (2, (2, 3))
+        assert broker.state.leader_epoch == epoch + 1, "a late fetch for the damaged copy is rejected"
+        broker.require_copied_anew()
+        assert broker.log.said[:2] == ["partition.damaged", "partition.out_of_sync"]
+
+    play(scene, replicas=(2, 1, 3))
+
+
+def test_a_damaged_replica_keeps_trying_while_the_store_is_unavailable() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        store.go_away()
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(30)
+        assert 1 in broker.state.isr
+        assert broker.partition.is_damaged
+        assert not broker.disk.exists("data/strays"), "the cluster still counts on it"
+        store.come_back()
+        await asyncio.sleep(15)
+        assert 1 not in broker.state.isr
+        broker.require_copied_anew()
+
+    play(scene)
+
+
+def test_the_last_copy_is_kept_until_another_that_has_it_is_there() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        for node in others:
+            await node.die()
+        await asyncio.sleep(15)
+        assert (broker.state.leader, broker.state.isr, broker.state.elr) == (1, (1,), (3,))
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(5)
+        assert (broker.state.leader, broker.partition.is_damaged) == (1, True)
+        assert "partition.last_copy_damaged" in broker.log.said
+        assert broker.disk.exists(NOTE)
+        assert not broker.disk.exists("data/strays")
+        back = Node(store, 3)
+        await back.join()
+        try:
+            await asyncio.sleep(5)
+            assert (broker.state.leader, broker.state.isr) == (3, (3,))
+            broker.require_copied_anew()
+        finally:
+            await back.die()
+
+    play(scene)
+
+
+def test_leadership_that_comes_to_a_damaged_copy_is_handed_over() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        broker.storage.damage(broker.partition, StorageFailed("a truncation that could not be completed"))
+        store.go_away()  # before it could leave the in-sync replicas
+        await others[0].die()
+        await asyncio.sleep(1)
+        store.come_back()
+        await asyncio.sleep(15)
+        assert (broker.state.leader, broker.state.isr) == (3, (3,))
+        broker.require_copied_anew()
+
+    play(scene, replicas=(2, 1, 3))
+
+
+def test_damage_found_by_reading_is_remembered_over_a_restart() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        before = broker.node.cluster.image
+        store.go_away()
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(1)
+        assert broker.disk.read_file(NOTE).decode() == str(DAMAGE)
+        again = reopened(broker.disk, before)
+        assert again.lost, "the cluster is told"
+        assert broker.disk.list_folder("data/strays") == ["orders-0.damaged"]
+        found = again.find("orders", 0)
+        assert found is not None
+        assert (found.is_damaged, found.log.log_end_offset) == (False, 0)
+        store.come_back()
+
+    play(scene)
+
+
+def reopened(disk: Mount, image: ClusterImage) -> Partitions:
+    partitions = Partitions(directory_on(disk), CONFIG, lambda partition: None)
+    partitions.others_may_have_it = True
+    list(partitions.open_all(image))
+    return partitions
