@@ -7,7 +7,7 @@ from random import Random
 from penstock.broker.damaged_replicas import DamagedReplicas
 from penstock.broker.storage import Storage
 from penstock.controller.topics import Assignment, NewTopic, TopicDefaults, TopicRequest, create_topic
-from penstock.errors import CorruptData, StorageFailed
+from penstock.errors import CorruptData, StorageFailed, StorageFull
 from penstock.host.tasks import Tasks
 from penstock.log.data_directory import DataDirectory
 from penstock.metadata.image import ClusterImage, PartitionState
@@ -205,6 +205,27 @@ def test_leadership_that_comes_to_a_damaged_copy_is_handed_over() -> None:
         broker.require_copied_anew()
 
     play(scene, replicas=(2, 1, 3))
+
+
+def test_a_copy_that_cannot_be_set_aside_yet_is_tried_again() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        refusals = [StorageFull("no room for the folder"), StorageFailed("cannot rename it")] * 3
+        set_aside = broker.directory.set_aside_damaged
+
+        def refusing(partition: TopicPartition) -> str:
+            if refusals:
+                raise refusals.pop()
+            return set_aside(partition)
+
+        broker.directory.set_aside_damaged = refusing  # type: ignore[method-assign]
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(0.2)
+        assert (broker.state.isr, broker.partition.is_damaged) == ((2, 3), True)
+        await asyncio.sleep(60)
+        assert broker.log.said.count("partition.not_mended") == 6
+        broker.require_copied_anew()
+
+    play(scene)
 
 
 def test_damage_found_by_reading_is_remembered_over_a_restart() -> None:
