@@ -101,7 +101,12 @@ PEER_POSITIONS_MS_MAX = 1_500
 # A broker that did not answer such a question is not asked again for so long.
 PEER_UNAVAILABLE_MS = 10 * SECOND_MS
 # The age of a record that waits is read from the log: so many at once, so many kept, for so long.
-RECORD_TIMES_READ_AT_ONCE = 64
+# Batches beyond so many records, or that expand to more, are not opened for it.
+RECORD_TIMES_READ_AT_ONCE = 16
+RECORD_TIME_RECORDS_MAX = 10_000
+RECORD_TIME_EXPANDED_BYTES_MAX = 4 * MIB
+# Batches without records that are passed on the way to one with some.
+RECORD_TIME_BATCHES_MAX = 1_000
 RECORD_TIMES_KEPT_MAX = 20_000
 RECORD_TIME_KEPT_MS = 1 * MINUTE_MS
 # Offsets that are kept or forgotten in one batch, which is one turn of the loop.
@@ -392,6 +397,16 @@ SYNC_FILES_BEFORE_SYNCFS = 4
 STORAGE_TICK_MS = 250
 # Threads that read what is not in memory.
 COLD_READ_THREADS = 4
+# Lookups by time have a thread of their own, where they take turns. One of them passes so many batch
+# headers in a turn (about 3 ms) and then examines the records of one batch, pausing after so many.
+LOOKUP_HEADERS_PER_STEP = 1_000
+LOOKUP_RECORDS_PER_TURN = 500
+# What one lookup of one partition opens, in all its batches; beyond it headers answer. As many records
+# fit no batch of the default size that is not compressed; they take about a third of a second.
+LOOKUP_RECORDS_MAX = 200_000
+LOOKUP_EXPANDED_BYTES_MAX = DECOMPRESSED_BYTES_MAX
+# How long a request waits for its lookups, unless it says less.
+LOOKUP_MS_MAX = 30 * SECOND_MS
 # How often compacted topics are looked at, and the memory that a cleaning may use for keys.
 CLEANER_BACKOFF_MS = 15 * SECOND_MS
 CLEANER_MEMORY_BYTES = 128 * MIB

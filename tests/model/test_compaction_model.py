@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.log.partition_log import PartitionLog
-from penstock.log.time_lookup import TimedSegment, TimeLookup
+from penstock.log.time_lookup import TimedSegment, TimeLookup, look_up
 from penstock.protocol.batches import parse_header
 from penstock.protocol.compression import Codec
 from penstock.protocol.records import Record
@@ -176,8 +176,11 @@ class CompactionMachine(RuleBasedStateMachine):
         segments = [TimedSegment(self.log.view(s), s) for s in self.log.segments if s.size_bytes]
         lookup = TimeLookup(segments, self.log.log_start_offset, self.log.log_end_offset)
         expected = next((record for record in self.left if record.timestamp >= time_ms), None)
-        found = lookup.first_at_or_after(time_ms)
+        found = look_up(lookup, time_ms)
         assert found == (None if expected is None else (expected.offset, expected.timestamp))
+        newest = max(self.left, key=lambda record: record.timestamp, default=None)
+        found = look_up(lookup, None)
+        assert found == (None if newest is None else (newest.offset, newest.timestamp))
 
     @rule()
     def nothing_is_left_lying_about(self) -> None:

@@ -11,7 +11,7 @@ from penstock.limits import DECOMPRESSED_BYTES_MAX
 from penstock.log.partition_log import PartitionLog
 from penstock.log.reading import ColdRead
 from penstock.log.retention import RetentionPolicy, segments_to_drop
-from penstock.log.time_lookup import TimedSegment, TimeLookup
+from penstock.log.time_lookup import TimedSegment, TimeLookup, look_up
 from penstock.log.truncation import truncate_to
 from penstock.protocol import records
 from penstock.protocol.batches import parse_header, split_batches
@@ -192,8 +192,8 @@ class LogMachine(RuleBasedStateMachine):
             for record in records.iterate(batch, limit_bytes=DECOMPRESSED_BYTES_MAX)
             if record.offset >= log.log_start_offset
         ]
-        assert lookup.first_at_or_after(timestamp) == next((t for t in timed if t[1] >= timestamp), None)
-        assert lookup.newest() == max(timed, key=lambda entry: entry[1], default=None)
+        assert look_up(lookup, timestamp) == next((t for t in timed if t[1] >= timestamp), None)
+        assert look_up(lookup, None) == max(timed, key=lambda entry: entry[1], default=None)
 
     @invariant()
     def positions_agree(self) -> None:

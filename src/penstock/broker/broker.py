@@ -33,6 +33,7 @@ from penstock.broker.router import Router
 from penstock.broker.routes import Parts, add_routes
 from penstock.broker.server import Server
 from penstock.broker.storage import Storage
+from penstock.broker.time_lookups import TimeLookups
 from penstock.broker.topic_creation import TopicCreation
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Listener
@@ -143,6 +144,8 @@ class _Foundation(NamedTuple):
     storage: Storage
     pool: WorkerPool
     cold_reads: ColdReads
+    lookup_reads: ColdReads
+    """For lookups by time, which may take long: no other read waits behind them."""
     storage_worker: Worker
     shared: SharedStore | None
     """None: this broker is alone."""
@@ -172,6 +175,7 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
             directory=found.directory,
             pool=found.pool,
             cold_reads=found.cold_reads,
+            lookups=TimeLookups(found.lookup_reads, tasks, world.clock),
             tasks=tasks,
             clock=world.clock,
             randomness=world.randomness,
@@ -193,7 +197,9 @@ async def _open_storage(config: BrokerConfig, world: World, stack: AsyncExitStac
     directory = _open_directory(config, world, stack, shared)
     workers = [world.new_worker(name, loop) for name in ("flush", "storage", "metadata")]
     pool = WorkerPool("read", COLD_READ_THREADS, loop, world.new_worker)
+    lookup_pool = WorkerPool("lookup", 1, loop, world.new_worker)
     stack.callback(pool.stop)
+    stack.callback(lookup_pool.stop)
     for worker in workers:
         stack.callback(worker.stop)
     if shared is None:
@@ -213,8 +219,16 @@ async def _open_storage(config: BrokerConfig, world: World, stack: AsyncExitStac
     await storage.settle()
     stack.push_async_callback(storage.close)
     cluster.subscribe(storage.follow)
-    cold_reads = ColdReads(pool, storage.damage)
-    return _Foundation(directory, cluster, storage, pool, cold_reads, workers[1], shared)
+    return _Foundation(
+        directory=directory,
+        cluster=cluster,
+        storage=storage,
+        pool=pool,
+        cold_reads=ColdReads(pool, storage.damage),
+        lookup_reads=ColdReads(lookup_pool, storage.damage),
+        storage_worker=workers[1],
+        shared=shared,
+    )
 
 
 async def _open_shared_store(config: BrokerConfig, world: World, stack: AsyncExitStack) -> SharedStore:
@@ -267,7 +281,7 @@ def _report_groups(
     peers = None
     if found.shared is not None:
         peers = PeerQuestions(cluster, way_between_brokers(cluster.config))
-    times = RecordTimes(found.cold_reads, world.clock)
+    times = RecordTimes(found.lookup_reads, world.clock)
     node_id = cluster.config.node.node_id
     positions = LogPositions(node_id, lambda: cluster.image, storage.partitions, times, peers)
     broker.own_groups = GroupReports(groups, cluster, positions, world.clock)

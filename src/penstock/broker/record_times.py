@@ -1,7 +1,7 @@
 """When records that wait for a group were written: read away from the event loop, and kept a while.
 
-Rule 1: what is read is a batch for each offset, in jobs of a few, one job after another: those who
-        ask for numbers must not hold up those who read records.
+Rule 1: what is read is a batch for each offset, in jobs of a few, one job after another, in the thread
+        for lookups by time: those who ask for numbers must not hold up those who read records.
 Rule 2: what was read is kept by partition and offset. A record can be compacted away, so not for long.
 """
 
@@ -10,7 +10,12 @@ from typing import NamedTuple
 
 from penstock.broker.cold_reads import ColdReads, Outdated
 from penstock.host.clock import Clock
-from penstock.limits import RECORD_TIME_KEPT_MS, RECORD_TIMES_KEPT_MAX, RECORD_TIMES_READ_AT_ONCE
+from penstock.limits import (
+    RECORD_TIME_BATCHES_MAX,
+    RECORD_TIME_KEPT_MS,
+    RECORD_TIMES_KEPT_MAX,
+    RECORD_TIMES_READ_AT_ONCE,
+)
 from penstock.log.first_record import FirstRecordRead, FirstTime, plan_first_record
 from penstock.replication.partition import Partition
 from penstock.types import Offset, TopicId
@@ -77,7 +82,10 @@ class RecordTimes:
         """Where a batch has no record that counts, the next one is looked at."""
         found: dict[_Key, int | None] = {item.key: None for item in wanted}
         left = [(item.key, item) for item in wanted]
-        while left := [(key, item) for key, item in left if item.is_readable()]:
+        for _ in range(RECORD_TIME_BATCHES_MAX):
+            left = [(key, item) for key, item in left if item.is_readable()]
+            if not left:
+                break
             outcomes = await self._cold_reads.run_all([(item.partition, _plan(item)) for _, item in left])
             following = []
             for (key, item), outcome in zip(left, outcomes, strict=True):

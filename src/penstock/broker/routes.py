@@ -55,6 +55,7 @@ from penstock.broker.log_positions import LogPositions as Positions
 from penstock.broker.produce_progress import ACKS_NONE
 from penstock.broker.router import Route, Router, never_waits
 from penstock.broker.storage import Storage
+from penstock.broker.time_lookups import TimeLookups
 from penstock.broker.topic_creation import TopicCreation
 from penstock.host.clock import Clock
 from penstock.host.randomness import Randomness
@@ -116,6 +117,7 @@ class Parts(NamedTuple):
     directory: DataDirectory
     pool: WorkerPool
     cold_reads: ColdReads
+    lookups: TimeLookups
     tasks: Tasks
     clock: Clock
     randomness: Randomness
@@ -187,7 +189,7 @@ def _data_routes(parts: Parts) -> list[Route]:
             check=require_few_batches,
         ),
         Route(FETCH, fetch, weigh=weigh_fetch),
-        Route(LIST_OFFSETS, ListOffsets(partitions, parts.cold_reads)),
+        Route(LIST_OFFSETS, ListOffsets(partitions, parts.lookups)),
         Route(OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(partitions), weigh=never_waits),
         Route(DELETE_RECORDS, DeleteRecords(parts.cluster, partitions, storage)),
         Route(DESCRIBE_PRODUCERS, DescribeProducers(partitions), weigh=never_waits),

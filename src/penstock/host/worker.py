@@ -7,12 +7,26 @@ for each job, and a produce waits for two of these hand-overs.
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 Result = TypeVar("Result")
 Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
+
+GIVE_WAY_S: Final = 0.0002
+"""Longer than the event loop takes to wake up: it would find the interpreter taken again after less."""
+
+
+def give_way() -> None:
+    """Let other threads run Python code for a moment.
+
+    A thread that computes keeps the interpreter for a whole switch interval, 5 ms unless set otherwise,
+    and the event loop waits as long for every turn. Code that computes for long in a worker thread calls
+    this every half a millisecond or so.
+    """
+    time.sleep(GIVE_WAY_S)
 
 
 class Worker:

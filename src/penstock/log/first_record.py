@@ -2,7 +2,8 @@
 
 The header of a batch tells the time of its first record and the newest of all. Where these are within
 a second of each other the header is the answer and the batch is not opened: ten thousand groups may
-want to know, each of a record somewhere in the middle of a batch.
+want to know, each of a record somewhere in the middle of a batch. Nor is a batch opened that is too
+large for that: the largest time in its header is then the answer.
 
 Blocks, as all reading does: it runs in a worker thread on values made for it.
 """
@@ -13,11 +14,11 @@ from typing import Final, NamedTuple
 
 from penstock.errors import CorruptData
 from penstock.host.disk import File
-from penstock.limits import DECOMPRESSED_BYTES_MAX, SECOND_MS
+from penstock.limits import RECORD_TIME_EXPANDED_BYTES_MAX, RECORD_TIME_RECORDS_MAX, SECOND_MS
 from penstock.log.partition_log import PartitionLog
 from penstock.log.reading import Loaded, SegmentView, find_batch
-from penstock.protocol import records
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
+from penstock.protocol.records import timed_records
 from penstock.types import Offset
 
 PRECISION_MS: Final = 1 * SECOND_MS
@@ -71,15 +72,17 @@ def _time_in(file: File, position: int, header: BatchHeader, offset: Offset) -> 
     has_all = header.record_count == header.last_offset_delta + 1
     if has_all and 0 <= header.max_timestamp - header.base_timestamp <= PRECISION_MS:
         return header.base_timestamp
+    if header.record_count > RECORD_TIME_RECORDS_MAX:
+        return header.max_timestamp
     return _time_of_record(file.read(position, header.size), header, offset)
 
 
 def _time_of_record(batch: bytes, header: BatchHeader, offset: Offset) -> int | None:
     """Compaction may have removed the records at the end of a batch."""
     try:
-        for record in records.iterate(batch, limit_bytes=DECOMPRESSED_BYTES_MAX):
-            if record.offset >= offset:
-                return record.timestamp
+        for found, timestamp in timed_records(batch, limit_bytes=RECORD_TIME_EXPANDED_BYTES_MAX)[1]:
+            if found >= offset:
+                return timestamp
     except CorruptData:
-        return header.max_timestamp  # what its producer sent; its header answers for it
+        return header.max_timestamp  # what its producer sent, or too large: its header answers for it
     return None

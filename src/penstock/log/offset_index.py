@@ -54,6 +54,11 @@ class OffsetIndex:
             return 0, None
         return self._positions[found], Offset(self._base + self._offsets[found])
 
+    def last_offset_before(self, offset: Offset) -> Offset:
+        """The largest offset of an entry below `offset`; the one before the segment if there is none."""
+        found = bisect_left(self._offsets, max(offset - self._base, 0)) - 1
+        return Offset(self._base + self._offsets[found]) if found >= 0 else Offset(self._base - 1)
+
     def batch_start_at_or_before(self, position: int) -> int:
         """The last known batch boundary that is not past `position`."""
         found = bisect_right(self._positions, position) - 1

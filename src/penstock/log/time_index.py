@@ -52,6 +52,16 @@ class TimeIndex:
         found = bisect_left(self._timestamps, timestamp) - 1
         return Offset(self._base + self._offsets[found]) if found >= 0 else Offset(self._base - 1)
 
+    def offset_at_or_after(self, timestamp: int) -> Offset | None:
+        """Where the batch ends that brought the first entry as new as `timestamp`; None without one."""
+        found = bisect_left(self._timestamps, timestamp)
+        return Offset(self._base + self._offsets[found]) if found < len(self._timestamps) else None
+
+    def newest_before(self, offset: Offset) -> Offset | None:
+        """Where the batch ends that brought the newest timestamp of all before `offset`; None without one."""
+        found = bisect_left(self._offsets, max(offset - self._base, 0)) - 1
+        return Offset(self._base + self._offsets[found]) if found >= 0 else None
+
     def truncate(self, offset: Offset) -> None:
         keep = bisect_left(self._offsets, max(offset - self._base, 0))
         del self._timestamps[keep:]

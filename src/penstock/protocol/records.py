@@ -102,11 +102,17 @@ def keys_missing(batch: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) ->
     return missing
 
 
+def timed_records(batch: Buffer, *, limit_bytes: int) -> tuple[int, Iterator[tuple[Offset, int]]]:
+    """How many bytes the records expand to, and the offset and timestamp of each of them."""
+    header, payload = _open(batch, limit_bytes=limit_bytes, strict=False)
+    return len(payload), _times(header, payload)
+
+
 def first_record_at_or_after(
     batch: Buffer, timestamp_ms: int, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX
 ) -> tuple[Offset, int] | None:
     """Offset and timestamp of the first record, by offset, that is not older than `timestamp_ms`."""
-    for offset, timestamp in _times(batch, limit_bytes):
+    for offset, timestamp in timed_records(batch, limit_bytes=limit_bytes)[1]:
         if timestamp >= timestamp_ms:
             return offset, timestamp
     return None
@@ -117,7 +123,7 @@ def max_timestamp_record(
 ) -> tuple[Offset, int] | None:
     """Offset and timestamp of the newest record, the first of several; None if compaction left none."""
     # max() keeps the first of equals.
-    return max(_times(batch, limit_bytes), key=lambda found: found[1], default=None)
+    return max(timed_records(batch, limit_bytes=limit_bytes)[1], key=lambda found: found[1], default=None)
 
 
 def build_batch(records: Iterable[Record], **options: Unpack[BatchOptions]) -> bytes:
@@ -191,8 +197,7 @@ def _records(header: BatchHeader, payload: bytes, *, strict: bool) -> Iterator[R
         yield Record(offset, _timestamp(header, timestamp_delta), key, value, headers)
 
 
-def _times(batch: Buffer, limit_bytes: int) -> Iterator[tuple[Offset, int]]:
-    header, payload = _open(batch, limit_bytes=limit_bytes, strict=False)
+def _times(header: BatchHeader, payload: bytes) -> Iterator[tuple[Offset, int]]:
     for offset, timestamp_delta, _, _ in _frames(header, payload, strict=False):
         yield offset, _timestamp(header, timestamp_delta)
 

@@ -13,6 +13,7 @@ from penstock.config.topic import FlushPolicy
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
 from penstock.host.disk import TooManyOpenFiles
 from penstock.log.reading import ColdRead
+from penstock.log.time_lookup import look_up
 from penstock.protocol.records import Record, build_batch
 from penstock.replication.partition import Appended, Partition
 from penstock.replication.waiting import ProduceWait
@@ -226,7 +227,7 @@ class SimReader:
         timestamp = life.clock.wall_ms() - self._random.randrange(2 * TIMESTAMP_SPREAD_MS)
         lookup = partition.time_lookup()
         try:
-            found = lookup.first_at_or_after(timestamp)
+            found = look_up(lookup, timestamp)
         except TooManyOpenFiles:
             return
         expected = history.first_at_or_after(timestamp, lookup.start_offset, lookup.end_offset)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from penstock.broker.access_table import ACCESS, denied_names
 from penstock.broker.cluster import Cluster
 from penstock.broker.context import RequestContext
+from penstock.broker.router import Later
 from penstock.config.broker import BrokerConfig
 from penstock.config.layers import Given
 from penstock.controller.topics import (
@@ -94,6 +95,10 @@ class Inside(NamedTuple):
         reply = handler(request, connection.for_request(version, "tests", denied))
         if isawaitable(reply):
             reply = await reply
+        elif isinstance(reply, Later):
+            finished: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            reply.then(finished.set_result)
+            reply = await finished
         assert encode_response(api, version, 1, reply)
         return reply
 

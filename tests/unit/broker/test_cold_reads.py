@@ -16,8 +16,11 @@ from penstock.broker.fetch_reads import FetchReads, Limits
 from penstock.broker.fetch_sessions import PartitionKey, Wanted
 from penstock.broker.record_times import RecordTimes
 from penstock.broker.record_times import Wanted as WantedTime
+from penstock.broker.router import Later
+from penstock.broker.time_lookups import TimeLookups
 from penstock.errors import ApiError, CorruptData, ErrorCode
 from penstock.host.clock import SystemClock
+from penstock.host.tasks import Tasks
 from penstock.host.worker import WorkerPool
 from penstock.limits import MIB
 from penstock.log.partition_log import PartitionLog
@@ -213,10 +216,13 @@ async def by_fetch(broker: RunningBroker, partition: Partition, reads: ColdReads
 
 async def by_lookup(broker: RunningBroker, partition: Partition, reads: ColdReads) -> None:
     asked = ListOffsetsTopic("t", [ListOffsetsPartition(0, timestamp=5)])
-    handler = ListOffsets(broker.storage.partitions, reads)
-    reply = handler(ListOffsetsRequest(topics=[asked]), CONTEXT.for_request(11, "tests", frozenset()))
-    assert asyncio.iscoroutine(reply)
-    entry = (await reply).topics[0].partitions[0]
+    tasks = Tasks(lambda name, failure: pytest.fail(f"{name}: {failure}"))
+    handler = ListOffsets(broker.storage.partitions, TimeLookups(reads, tasks, SystemClock()))
+    later = handler(ListOffsetsRequest(topics=[asked]), CONTEXT.for_request(11, "tests", frozenset()))
+    assert isinstance(later, Later)
+    finished: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    later.then(finished.set_result)
+    entry = (await finished).topics[0].partitions[0]
     assert entry.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 

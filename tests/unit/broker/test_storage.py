@@ -20,6 +20,7 @@ from penstock.log import checkpoint_plan
 from penstock.log.data_directory import DataDirectory, Identity, SeenStore
 from penstock.log.producers import Producer, render_snapshot
 from penstock.log.reading import ColdRead
+from penstock.log.time_lookup import look_up
 from penstock.observability.logs import Silence
 from penstock.protocol.batches import HEADER_BYTES, seal_in_place
 from penstock.protocol.records import Record, build_batch
@@ -150,9 +151,9 @@ async def test_a_batch_that_cannot_be_opened_is_its_producers_fault_and_no_damag
             partition.append(memoryview(each), NOW_MS + 100)
         await broker.storage.flusher.flush_to([(partition, Offset(3))])
         lookup = partition.time_lookup()
-        assert lookup.first_at_or_after(NOW_MS + 1) == (1, NOW_MS + 5)
-        assert lookup.first_at_or_after(NOW_MS + 6) == (2, NOW_MS + 9)
-        assert lookup.newest() == (2, NOW_MS + 9)
+        assert look_up(lookup, NOW_MS + 1) == (1, NOW_MS + 5)
+        assert look_up(lookup, NOW_MS + 6) == (2, NOW_MS + 9)
+        assert look_up(lookup, None) == (2, NOW_MS + 9)
         assert partition.offline is None
 
 

@@ -48,6 +48,18 @@ def test_old_segments_are_looked_into_too() -> None:
     assert [time_at(log, offset) for offset in (0, 13, 39)] == [NOW_MS, NOW_MS + 13, NOW_MS + 39]
 
 
+def test_a_batch_too_large_to_be_opened_answers_with_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new_log(new_disk())
+    append(log, [b"a", b"b" * 100, b"c"], [NOW_MS, NOW_MS + 5_000, NOW_MS + 9_000], codec=Codec.ZSTD)
+    flush(log)
+    assert time_at(log, 1) == NOW_MS + 5_000
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.log.first_record.RECORD_TIME_RECORDS_MAX", 2)
+        assert time_at(log, 1) == NOW_MS + 9_000
+    monkeypatch.setattr("penstock.log.first_record.RECORD_TIME_EXPANDED_BYTES_MAX", 100)
+    assert time_at(log, 1) == NOW_MS + 9_000
+
+
 def test_a_batch_that_cannot_be_opened_answers_with_its_header() -> None:
     log = new_log(new_disk())
     batch = bytearray(batch_of([b"a", b"b"], [NOW_MS, NOW_MS + 7_000], codec=Codec.GZIP))

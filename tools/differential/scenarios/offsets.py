@@ -74,6 +74,7 @@ SCENARIOS = (
                 "compressed batch", _TOPIC, timed(BASE_MS + 50, BASE_MS + 30, BASE_MS + 40, codec=Codec.GZIP)
             ),
             produce("older batch", _TOPIC, timed(BASE_MS + 25, BASE_MS + 35)),
+            produce("a batch as new as the newest", _TOPIC, timed(BASE_MS + 5, BASE_MS + 50)),
             produce("append time", _APPENDED, batch(b"a", b"b")),
             *(_list(f"v{v} latest", -1, version=v) for v in every_version(LIST_OFFSETS)),
             *(_list(f"v{v} by time", BASE_MS + 1, version=v) for v in every_version(LIST_OFFSETS)),

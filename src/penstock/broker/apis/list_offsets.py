@@ -5,29 +5,31 @@ Finds the offset of a timestamp, or of a special one, in each partition.
 Behaviour
     -1  latest: the high watermark, whatever the isolation level
     -2  earliest, -4 earliest on this disk: where the log starts
-    -3  the earliest record that has the largest timestamp
+    -3  the earliest record that has the largest timestamp; the time index leads to its batch
     -5, -6  of tiered storage, which is not there: offset -1
     0 and above: the first record, in offset order, that is at least as new; offset -1 if none is
     Other numbers, and special ones in versions before theirs, give UNSUPPORTED_VERSION.
     A partition that is named twice is answered once, with INVALID_REQUEST.
-    Lookups by time read from disk, away from the event loop; everything else is answered at once.
+    Lookups by time read from disk, in a thread of their own; everything else is answered at once. They
+    end when the client leaves, and after timeout_ms or 30 s with REQUEST_TIMED_OUT for what is left.
     A lookup that finds damage reports it as a fetch does: the partition goes offline here, and in a
     cluster another replica leads it.
 Versions
     2  isolation level          7  -3    8  -4    9  -5
-    4  leader epochs            10 timeout (nothing here waits for another broker)
+    4  leader epochs            10 timeout
     6  flexible encoding        11 -6
 Differs from Kafka
-    nothing known
+    -3 is the newest record below the high watermark. Kafka takes the newest of the log, and answers
+    offset -1 if that is above the high watermark or was removed by compaction.
+    Headers of batches are as producers wrote them (G18). If they claim a time that their records do not
+    have, a lookup opens at most 200,000 records and 64 MiB in vain. The answer is then the first offset
+    of the next batch that claims it: no record before it is as new.
 """
 
-from collections.abc import Coroutine
-from typing import Any
-
-from penstock.broker.cold_reads import ColdReads, Outdated
 from penstock.broker.context import RequestContext
-from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
-from penstock.log.time_lookup import TimedOffset, TimeRead
+from penstock.broker.router import Later
+from penstock.broker.time_lookups import NO_TIMEOUT, Lookup, TimeLookups
+from penstock.errors import ApiError, ErrorCode
 from penstock.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -45,17 +47,15 @@ FIRST_VERSION = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LA
 NO_VERSION = VERSION_MAX + 1
 ISOLATION_LEVELS = (0, 1)
 
-Lookup = tuple[ListOffsetsPartitionResponse, Partition, int]
-"""An entry of the reply, and where and for which timestamp to look before it can be filled in."""
-Reply = ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]
+FIRST_WITH_TIMEOUT = 10
 
 
 class ListOffsets:
-    def __init__(self, partitions: Partitions, cold_reads: ColdReads) -> None:
+    def __init__(self, partitions: Partitions, lookups: TimeLookups) -> None:
         self._partitions = partitions
-        self._cold_reads = cold_reads
+        self._lookups = lookups
 
-    def __call__(self, request: ListOffsetsRequest, context: RequestContext) -> Reply:
+    def __call__(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse | Later:
         topics: dict[str, ListOffsetsTopicResponse] = {}
         lookups: list[Lookup] = []
         for name, asked in _by_partition(request).items():
@@ -71,11 +71,15 @@ class ListOffsets:
                 continue
             timestamp = asked[0].timestamp
             if timestamp >= 0 or timestamp == MAX_TIMESTAMP:
-                lookups.append((entry, partition, timestamp))
+                wanted = None if timestamp == MAX_TIMESTAMP else timestamp
+                lookups.append(Lookup(entry, partition, wanted))
             else:
                 _fill_in(entry, partition, timestamp)
         response = ListOffsetsResponse(topics=list(topics.values()))
-        return self._after(lookups, response) if lookups else response
+        if not lookups:
+            return response
+        timeout_ms = request.timeout_ms if context.version >= FIRST_WITH_TIMEOUT else NO_TIMEOUT
+        return self._lookups.begin(lookups, response, timeout_ms)
 
     def _found(self, name: TopicPartition, epoch: int) -> Partition:
         partition = self._partitions.find(name.topic, name.partition)
@@ -87,28 +91,6 @@ class ListOffsets:
         partition.require_online()
         partition.require_leader()
         return partition
-
-    async def _after(self, lookups: list[Lookup], response: ListOffsetsResponse) -> ListOffsetsResponse:
-        for entry, partition, timestamp in lookups:
-            try:
-                found = await self._look_up(partition, timestamp)
-            except ApiError as refusal:
-                entry.error_code = refusal.code
-            except (CorruptData, StorageFailed, StorageFull):
-                entry.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-            else:
-                if found is not None:
-                    entry.offset, entry.timestamp = found
-                    entry.leader_epoch = partition.log.epochs.epoch_at(found.offset)
-        return response
-
-    async def _look_up(self, partition: Partition, timestamp: int) -> TimedOffset | None:
-        while True:
-            read = TimeRead(partition.time_lookup(), None if timestamp == MAX_TIMESTAMP else timestamp)
-            try:
-                return (await self._cold_reads.run(partition, read)).found
-            except Outdated:
-                continue
 
 
 def _by_partition(request: ListOffsetsRequest) -> dict[TopicPartition, list[ListOffsetsPartition]]:

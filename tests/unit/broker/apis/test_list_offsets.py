@@ -7,7 +7,10 @@ import pytest
 
 from penstock.broker.apis.list_offsets import ListOffsets
 from penstock.broker.cold_reads import ColdReads
+from penstock.broker.time_lookups import TimeLookups
 from penstock.errors import ErrorCode
+from penstock.host.clock import SystemClock
+from penstock.host.tasks import Tasks
 from penstock.protocol.messages.list_offsets import (
     LIST_OFFSETS,
     ListOffsetsPartition,
@@ -38,7 +41,8 @@ async def listed(
     def damaged(partition: Partition, damage: Exception) -> None:
         partition.go_offline(f"reported: {damage}")
 
-    handler = ListOffsets(inside.partitions, ColdReads(inside.pool, damaged))
+    lookups = TimeLookups(ColdReads(inside.pool, damaged), Tasks(_fail), SystemClock())
+    handler = ListOffsets(inside.partitions, lookups)
     authorizer = authorizer or AllowEverything()
     reply = await inside.ask(LIST_OFFSETS, handler, request, version=version, authorizer=authorizer)
     return [
@@ -235,6 +239,10 @@ async def test_a_denied_topic_looks_the_same_whether_or_not_it_exists(inside: In
             asked = asking(timestamp, topic=topic)
             refused = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, -1, -1)
             assert await listed(inside, asked, authorizer=deny_everything) == [refused]
+
+
+def _fail(name: str, failure: BaseException) -> None:
+    raise AssertionError(name) from failure
 
 
 def _flip_last_byte(partition: Partition) -> None:
