@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.integration.broker_process import BrokerProcess, penstock, serving
@@ -100,12 +100,14 @@ def test_brokers_reach_each_other_over_tls(tmp_path: Path) -> None:
         "ssl.ca.location": certificates.authority_path,
         "log_level": 0,
     }
+    brokers = []
     with running_etcd(tmp_path / "etcd") as etcd, ExitStack() as stack:
         for node_id, port in enumerate(free_ports(2), start=1):
             settings = {**tls, "listeners": f"TLS://127.0.0.1:{port}"}
             flags = ("--node-id", str(node_id), "--metadata", etcd.url, "--http", "127.0.0.1:0")
             folder = tmp_path / f"broker-{node_id}"
             broker = stack.enter_context(serving(folder, *flags, settings=settings, addresses=()))
+            brokers.append(broker)
         errors: list[object] = []
         producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", **client})
         for number in range(10):
@@ -114,6 +116,12 @@ def test_brokers_reach_each_other_over_tls(tmp_path: Path) -> None:
         assert errors == [None] * 10
         metadata = AdminClient({"bootstrap.servers": broker.bootstrap, **client}).list_topics(timeout=10)
         assert sorted(metadata.topics["orders"].partitions[0].isrs) == [1, 2]
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", **client})
+        consumer.commit(offsets=[TopicPartition("orders", 0, 4)], asynchronous=False)
+        consumer.close()
+        for each in brokers:
+            status, group = each.get("/v1/groups/g")
+            assert (status, json.loads(group)["records_behind"]) == (200, 6), group
 
 
 def test_a_password_in_the_address_of_the_store_is_not_shown(cluster: ClusterProcesses) -> None:

@@ -33,7 +33,7 @@ from penstock.groups.lag import (
     records_behind,
     totals_of,
 )
-from penstock.groups.offsets import Committed
+from penstock.groups.offsets import GroupOffsets
 from penstock.groups.status import GroupStatus
 from penstock.host.clock import Clock
 from penstock.limits import GROUP_REPORTS_AT_ONCE, GROUPS_REPORTED_PER_TURN
@@ -41,7 +41,8 @@ from penstock.types import Offset, TopicPartition
 
 Answer = TypeVar("Answer")
 
-Spans = Mapping[PositionQuestion, LogSpan]
+Spans = Mapping[str, Mapping[int, LogSpan]]
+"""By topic and partition."""
 
 _NO_GROUP = (ErrorCode.GROUP_ID_NOT_FOUND,)
 _MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.GROUP_ID_NOT_FOUND)
@@ -129,18 +130,20 @@ class GroupReports:
 
     async def _chosen(self, names: Sequence[str], partitions_max: int) -> list[str]:
         """All, if they fit; else those with the most records behind, so that none of these is missed."""
-        counts: list[int] = []
+        groups: list[tuple[str, GroupOffsets]] = []
         for some in _in_turns(names):
-            counts += [count or 0 for count in await self._ask_each(some, _count, _MOVED)]
-        if sum(counts) <= partitions_max:
+            found = await self._ask_each(some, lambda state, name, now: state.offsets.of_group(name), _MOVED)
+            groups += [
+                (name, offsets) for name, offsets in zip(some, found, strict=True) if offsets is not None
+            ]
+        if sum(max(1, sum(map(len, offsets.values()))) for _, offsets in groups) <= partitions_max:
             return sorted(names)
-        spans = await self._spans(names)
+        spans = await self._spans(groups)
         sizes: list[_Size] = []
-        for some in _in_turns(names):
-            asked = await self._ask_each(
-                some, lambda state, name, now: self._size(state, name, spans), _MOVED
-            )
-            sizes += filter(None, asked)
+        for number, (name, offsets) in enumerate(groups, 1):
+            sizes.append(self._size(name, offsets, spans))
+            if number % GROUPS_REPORTED_PER_TURN == 0:
+                await asyncio.sleep(0)
         room, chosen = partitions_max, []
         for _, name, partitions in sorted(sizes):
             if partitions <= room:
@@ -148,41 +151,45 @@ class GroupReports:
                 chosen.append(name)
         return sorted(chosen)
 
-    async def _spans(self, names: Sequence[str]) -> Spans:
+    async def _spans(self, groups: Sequence[tuple[str, GroupOffsets]]) -> Spans:
         """The ends of every log that some group has committed to, each asked for once."""
-        wanted: dict[PositionQuestion, None] = {}
-        for some in _in_turns(names):
-            for questions in await self._ask_each(
-                some, lambda state, name, now: [each for each, _ in self._committed(state, name)], _MOVED
-            ):
-                wanted |= dict.fromkeys(questions or ())
-        positions = await self._positions.find(list(wanted))
-        return {
-            question: position.span
-            for question, position in zip(wanted, positions, strict=True)
-            if position.span is not None
-        }
+        committed: dict[str, set[int]] = {}
+        for number, (_, offsets) in enumerate(groups, 1):
+            for name, of_topic in offsets.items():
+                committed.setdefault(name, set()).update(of_topic)
+            if number % GROUPS_REPORTED_PER_TURN == 0:
+                await asyncio.sleep(0)
+        topics = self._cluster.image.topics
+        places = [
+            (name, index)
+            for name, indexes in committed.items()
+            if (topic := topics.get(name)) is not None
+            for index in indexes
+            if index < len(topic.partitions)
+        ]
+        found = await self._positions.find(
+            [PositionQuestion(topics[name].id, index) for name, index in places]
+        )
+        spans: dict[str, dict[int, LogSpan]] = {}
+        for (name, index), position in zip(places, found, strict=True):
+            if position.span is not None:
+                spans.setdefault(name, {})[index] = position.span
+        return spans
 
-    def _size(self, state: Groups, name: str, spans: Spans) -> "_Size":
+    def _size(self, name: str, offsets: GroupOffsets, spans: Spans) -> "_Size":
         """What matters for the choice, and no more: it is asked of every group there is."""
         ahead, count = 0, 0
-        for question, committed in self._committed(state, name):
-            count += 1
-            span = spans.get(question)
-            if span is not None:
-                ahead -= records_behind(committed.offset, span)
-        return _Size(ahead, name, max(count, 1))
-
-    def _committed(self, state: Groups, name: str) -> Iterator[tuple[PositionQuestion, Committed]]:
-        """What a group has committed in topics that exist."""
         topics = self._cluster.image.topics
-        for topic_name, committed in state.offsets.of_group(name).items():
-            topic = topics.get(topic_name)
-            if topic is None:
+        for topic_name, committed in offsets.items():
+            count += len(committed)
+            topic, of_topic = topics.get(topic_name), spans.get(topic_name)
+            if topic is None or of_topic is None:
                 continue
             for index, place in committed.items():
-                if index < len(topic.partitions) and place.is_of(topic.id):
-                    yield PositionQuestion(topic.id, index), place
+                span = of_topic.get(index)
+                if span is not None and place.is_of(topic.id):
+                    ahead -= records_behind(place.offset, span)
+        return _Size(ahead, name, max(count, 1))
 
     # Looking
 
@@ -258,10 +265,6 @@ class _Size(NamedTuple):
     """How far behind, negative, so that what is furthest behind comes first in order."""
     name: str
     partitions: int
-
-
-def _count(state: Groups, name: str, now: Now) -> int:
-    return max(sum(len(committed) for committed in state.offsets.of_group(name).values()), 1)
 
 
 def _lag(committed: Offset | None, position: LogPosition, rate: float) -> PartitionLag:

@@ -118,6 +118,8 @@ class LogPositions:
         found: list[LogPosition] = []
         waiting: list[tuple[int, WantedTime]] = []
         for number, question in enumerate(wanted):
+            if number % LOG_POSITIONS_PER_QUESTION == 0:
+                await asyncio.sleep(0)  # there may be a hundred thousand: everybody else gets a turn
             position, time = self._looked_up(question)
             found.append(position)
             if time is not None:
