@@ -99,7 +99,7 @@ def test_a_hundred_seeds_draw_every_kind_of_fault() -> None:
 @pytest.mark.parametrize("kind", Kind)
 def test_every_fault_strikes(kind: Kind) -> None:
     """And a cluster that has nothing else to bear comes through it."""
-    quiet = drawn(9_200, brokers=3, seconds=9.0).without("members")
+    quiet = drawn(9_200, brokers=3, seconds=9.0).without("extras").without("members")
     faults = [Fault(0, kind, 4.0, 3.0, (1,))]
     if kind is Kind.AMBUSH:
         faults.append(Fault(1, Kind.KILL, 4.5, 0.1, (2,)))  # somebody has to go into it

@@ -50,7 +50,7 @@ class CompactedHistory(History):
 
     def appended(self, data: bytes) -> None:
         super().appended(data)
-        for _, found in _records_in(data):
+        for _, found in records_in(data):
             for record in found:
                 self._records[record.offset] = record
                 self._written_ms[record.offset] = self._now_ms()
@@ -65,7 +65,7 @@ class CompactedHistory(History):
     def was_read(self, offset: int, data: bytes) -> int:
         needed = {last.offset for last in self._last_of_each_key().values() if last.value is not None}
         seen, first = set(), offset
-        for header, found in _records_in(data):
+        for header, found in records_in(data):
             in_place = header.base_offset <= offset if offset == first else header.base_offset == offset
             self.require(in_place and header.next_offset > offset, f"a reader at {offset} got {header}")
             self._require_as_written(found)
@@ -89,11 +89,11 @@ class CompactedHistory(History):
         self._require_compacted(self._stored())
 
     def _compare(self, partition: Partition) -> None:
-        self._require_compacted(_records_in(b"".join(batches_of(partition))))
+        self._require_compacted(records_in(b"".join(batches_of(partition))))
 
     def _stored(self) -> Iterator[tuple[BatchHeader, list[Record]]]:
         for segment in self._partition.log.segments:
-            yield from _records_in(self._disk.peek(segment.path())[: segment.size_bytes])
+            yield from records_in(self._disk.peek(segment.path())[: segment.size_bytes])
 
     def _require_compacted(self, stored: Iterator[tuple[BatchHeader, list[Record]]]) -> None:
         log = self._partition.log
@@ -141,7 +141,7 @@ class CompactedHistory(History):
         return {record.key: record for offset, record in sorted(self._records.items()) if offset < self.end}
 
 
-def _records_in(data: bytes) -> Iterator[tuple[BatchHeader, list[Record]]]:
+def records_in(data: bytes) -> Iterator[tuple[BatchHeader, list[Record]]]:
     for at, header in split_batches(data):
         batch = data[at : at + header.size]
         found = records.iterate(batch, limit_bytes=DECOMPRESSED_BYTES_MAX) if header.record_count else ()

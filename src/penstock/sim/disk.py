@@ -55,7 +55,7 @@ class SimDisk:
 
     def peek(self, path: str) -> bytes:
         """What whoever reads the file would see. No call: nothing fails, and nothing is counted."""
-        node = self.mount()._find(path)
+        node = self.seen(path)
         return bytes(node.seen) if isinstance(node, FileNode) else b""
 
     def durable(self, path: str) -> Node | None:
@@ -65,6 +65,15 @@ class SimDisk:
             if not isinstance(node, FolderNode) or name not in node.stored:
                 return None
             node = node.stored[name]
+        return node
+
+    def seen(self, path: str) -> Node | None:
+        """What the processes of this machine find under this name; None: nothing."""
+        node: Node = self.root
+        for name in _names(path):
+            if not isinstance(node, FolderNode) or name not in node.seen:
+                return None
+            node = node.seen[name]
         return node
 
     def count(self) -> bool:
@@ -144,6 +153,8 @@ class Mount:
     def __init__(self, disk: SimDisk) -> None:
         self.disk = disk
         self.is_dead = False
+        self.has_failed_sync = False
+        """A sync of this process has failed: the disk has broken a promise."""
         self.open_files_max = disk.open_files_max
         self.open_files = 0
 
@@ -158,12 +169,7 @@ class Mount:
     # Names
 
     def _find(self, path: str) -> Node | None:
-        node: Node = self.disk.root
-        for name in _names(path):
-            if not isinstance(node, FolderNode) or name not in node.seen:
-                return None
-            node = node.seen[name]
-        return node
+        return self.disk.seen(path)
 
     def _folder(self, path: str) -> FolderNode:
         node = self._find(path)
@@ -283,6 +289,7 @@ class Mount:
         if self.disk.sync_fails and isinstance(node, FileNode) and node.is_dirty:
             self.disk.sync_fails = False
             node.fail_sync()
+            self.has_failed_sync = True
             raise StorageFailed(f"cannot sync {path}: input/output error")
         node.sync()
 

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.sim.cluster.plan import BROKERS_MAX, BROKERS_MIN, SECONDS, WITHOUT
+from penstock.sim.cluster.plan import BROKERS_MAX, BROKERS_MIN, SECONDS, WITHOUT_NAMES
 from penstock.sim.cluster.shrinking import Recipe
 
 ABOUT = """Run seeds of a simulated world, and say which one breaks a promise, and how to see it again.
@@ -85,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N,N,...",
         help="only these of the seed's faults, by their numbers, or none (default: all)",
     )
-    cluster.add_argument("--without", type=_names, metavar="NAME,NAME,...", help=f"of {', '.join(WITHOUT)}")
+    cluster.add_argument(
+        "--without", type=_names, metavar="NAME,NAME,...", help=f"of {', '.join(WITHOUT_NAMES)}"
+    )
     return parser
 
 
@@ -114,6 +116,6 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
-    if not set(names) <= WITHOUT.keys():
-        raise argparse.ArgumentTypeError(f"{text}: these are known: {', '.join(WITHOUT)}")
+    if not set(names) <= set(WITHOUT_NAMES):
+        raise argparse.ArgumentTypeError(f"{text}: these are known: {', '.join(WITHOUT_NAMES)}")
     return names

@@ -1,12 +1,14 @@
-"""An administrator: makes, grows and deletes topics, changes who leads, and how many must be in sync.
+"""An administrator: makes, grows and deletes topics, deletes records, changes who leads, and settings.
 
 What it does may fail or be done without anybody saying so. What has been confirmed is so.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ErrorCode
+from penstock.metadata.facts import GROUP_TOPIC
 from penstock.protocol.messages.alter_partition_reassignments import (
     ALTER_PARTITION_REASSIGNMENTS,
     AlterPartitionReassignmentsRequest,
@@ -23,6 +25,12 @@ from penstock.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
+)
+from penstock.protocol.messages.delete_records import (
+    DELETE_RECORDS,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
 )
 from penstock.protocol.messages.delete_topics import DELETE_TOPICS, DeleteTopicsRequest, DeleteTopicState
 from penstock.protocol.messages.elect_leaders import ELECT_LEADERS, ElectLeadersRequest, TopicPartitions
@@ -45,6 +53,16 @@ MINIMUM: Final = "min.insync.replicas"
 OF_TOPIC: Final = 2
 SETS: Final = 0
 PARTITIONS_MAX: Final = 4
+# So that the cleaner always finds something to do. Deletions stay for the whole run: what becomes of a
+# follower that misses one is not looked at here.
+COMPACTS_QUICKLY: Final = {
+    "segment.ms": "500",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "1000",
+}
+UP_TO_HIGH_WATERMARK: Final = -1
+ENDLESS: Final = 2**62
+RECORDS_MIN: Final = 10
 
 
 class Administrator:
@@ -56,6 +74,10 @@ class Administrator:
 
     def start(self) -> None:
         self._client.run(self._run())
+        if self._cluster.plan.extras.compacts:
+            self._client.run(self._compact_quickly())
+        if self._cluster.plan.extras.deletes_records:
+            RecordDeleter(self._cluster).start()
 
     async def _run(self) -> None:
         plan, random = self._cluster.plan, self._client.random
@@ -73,11 +95,15 @@ class Administrator:
 
     async def make(self, name: str, partitions: int) -> bool:
         """Whether it was confirmed that the topic is there."""
-        configs = [
-            CreatableTopicConfig("segment.ms", str(self._cluster.plan.segment_ms)),
+        extras = self._cluster.plan.extras
+        settings = {
+            "segment.ms": self._cluster.plan.segment_ms,
             # A broker whose clock is an hour slow would refuse what comes from its future.
-            CreatableTopicConfig(TIMESTAMP_AFTER, str(DAY_MS)),
-        ]
+            TIMESTAMP_AFTER: DAY_MS,
+        }
+        if extras.has_retention:
+            settings |= {"retention.ms": extras.retention_ms, "retention.bytes": extras.retention_bytes}
+        configs = [CreatableTopicConfig(setting, str(value)) for setting, value in settings.items()]
         wanted = CreatableTopic(name, partitions, REPLICAS, configs=configs)
         try:
             answer = await self._client.ask(
@@ -144,7 +170,18 @@ class Administrator:
         await self.set_minimum(name, self._client.random.choice((1, 2, 2, 3)))
 
     async def set_minimum(self, name: str, minimum: int) -> bool:
-        resource = AlterConfigsResource(OF_TOPIC, name, [AlterableConfig(MINIMUM, SETS, str(minimum))])
+        return await self._set(name, {MINIMUM: str(minimum)})
+
+    async def _compact_quickly(self) -> None:
+        """As soon as there is a topic that is compacted."""
+        while GROUP_TOPIC not in self._cluster.truth.image.topics:
+            await self._client.rest()
+        await self.insist(partial(self._set, GROUP_TOPIC, COMPACTS_QUICKLY))
+
+    async def _set(self, name: str, settings: Mapping[str, str]) -> bool:
+        """Whether it was confirmed."""
+        wanted = [AlterableConfig(setting, SETS, value) for setting, value in settings.items()]
+        resource = AlterConfigsResource(OF_TOPIC, name, wanted)
         request = IncrementalAlterConfigsRequest([resource])
         try:
             answer = await self._client.ask(
@@ -153,3 +190,43 @@ class Administrator:
         except TROUBLE:
             return False
         return answer.responses[0].error_code == ErrorCode.NONE
+
+
+class RecordDeleter:
+    """Calls DeleteRecords again and again. What is confirmed stays so, whoever leads next."""
+
+    def __init__(self, cluster: "SimCluster") -> None:
+        self._cluster = cluster
+        self._client = Client(cluster, "record-deleter")
+
+    def start(self) -> None:
+        self._client.run(self._run())
+
+    async def _run(self) -> None:
+        while self._cluster.is_producing:
+            await self._client.rest(self._client.random.choice((0.1, 0.4, 1.0)))
+            await self._delete()
+
+    async def _delete(self) -> None:
+        random, cluster = self._client.random, self._cluster
+        name = random.choice(sorted(cluster.topics))
+        topic = cluster.truth.image.topics[name]
+        state = random.choice(topic.partitions)
+        ledger = cluster.ledger(topic.id, name, state.index)
+        if state.leader < 0 or ledger.end - ledger.start_max < RECORDS_MIN:
+            return
+        offset = random.choice((random.randrange(ledger.start_max, ledger.end), UP_TO_HIGH_WATERMARK))
+        if offset == UP_TO_HIGH_WATERMARK:
+            ledger.asked_start = ENDLESS  # what is shown when the request arrives
+        ledger.asked_start = max(ledger.asked_start, offset)
+        wanted = DeleteRecordsTopic(name, [DeleteRecordsPartition(state.index, offset)])
+        request = DeleteRecordsRequest([wanted], TIMEOUT_MS)
+        try:
+            answer = await self._client.ask(state.leader, DELETE_RECORDS, request, seconds=6)
+        except TROUBLE:
+            return
+        found = answer.topics[0].partitions[0]
+        if found.error_code == ErrorCode.NONE:
+            ledger.deleted = max(ledger.deleted, found.low_watermark)
+            cluster.struck["deleted-records"] += 1
+            cluster.noted(f"{ledger.name} starts at {found.low_watermark}")

@@ -31,6 +31,7 @@ ASK_SECONDS: Final = 3.0
 AGAIN_SECONDS: Final = 0.15
 NO_LEADER_EPOCH: Final = -1
 LATEST: Final = -1
+EARLIEST: Final = -2
 TROUBLE: Final = (OSError, ProtocolError, VersionMismatch)
 """With a connection. A TimeoutError is an OSError."""
 
@@ -124,7 +125,14 @@ class Client:
 
     async def end(self, name: str, index: int, leader: int, epoch: int) -> int | None:
         """Where what was committed ends, as this leader says; None: it does not."""
-        asked = ListOffsetsTopic(name, [ListOffsetsPartition(index, epoch, LATEST)])
+        return await self._listed(name, leader, ListOffsetsPartition(index, epoch, LATEST))
+
+    async def start(self, name: str, index: int, leader: int, epoch: int) -> int | None:
+        """Where the log of this leader starts; None: it does not say."""
+        return await self._listed(name, leader, ListOffsetsPartition(index, epoch, EARLIEST))
+
+    async def _listed(self, name: str, leader: int, partition: ListOffsetsPartition) -> int | None:
+        asked = ListOffsetsTopic(name, [partition])
         answer = await self.ask(leader, LIST_OFFSETS, ListOffsetsRequest(-1, topics=[asked]))
         found = answer.topics[0].partitions[0]
         return found.offset if found.error_code == ErrorCode.NONE else None

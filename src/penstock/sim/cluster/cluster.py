@@ -19,10 +19,12 @@ from typing import Any, Final
 
 from penstock.host.metadata_store import Event
 from penstock.host.tasks import Tasks
+from penstock.log.partition_log import PartitionLog
 from penstock.log.producers import Producer as KnownProducer
-from penstock.metadata.image import ClusterImage, PartitionState
+from penstock.metadata.image import ClusterImage
 from penstock.sim.cluster.administrating import Administrator
 from penstock.sim.cluster.client import Client
+from penstock.sim.cluster.compacted_ledger import CompactedLedger
 from penstock.sim.cluster.consuming import Reader
 from penstock.sim.cluster.faults import Faults
 from penstock.sim.cluster.group_member import Member, Places
@@ -42,6 +44,7 @@ START_SECONDS_MAX: Final = 40.0
 LIVE_SECONDS_MAX: Final = 60.0
 """After healing: a session's end, a start, an admission, and what was missed has to be fetched."""
 GROUP_SECONDS_MAX: Final = 40.0
+AGREE_SECONDS_MAX: Final = 10.0
 LOOK_SECONDS: Final = 0.1
 
 
@@ -55,8 +58,8 @@ class SimCluster:
         self.network = self.loop.network = SimNetwork(self.loop, self.random("network"), Weather())
         self.store = SimStore(self.loop, self.random("store"), StoreFaults(plan.store_delay))
         self.nodes = {number: SimNode(self, number) for number in plan.nodes}
-        self.watching = Watching(self.nodes, lambda: self.truth.image, lambda: self.loop.now)
-        self.truth = StoreChecks(self._admitted, self.watching.joined, self._has_lost_disk)
+        self.watching = Watching(self.nodes, lambda: self.truth.image, lambda: self.loop.now, plan.extras)
+        self.truth = StoreChecks(self._admitted, self.watching.joined, self._lost_at)
         self.topics = {f"topic-{number}": plan.partitions for number in range(1, plan.topics + 1)}
         self.places = Places()
         self.is_producing = True
@@ -106,10 +109,10 @@ class SimCluster:
             self._ended.set_exception(failure)
 
     def _admitted(self, node: int) -> None:
-        self.nodes[node].has_lost_disk = False
+        self.nodes[node].lost_at_revision = None
 
-    def _has_lost_disk(self, node: int) -> bool:
-        return self.nodes[node].has_lost_disk
+    def _lost_at(self, node: int) -> int | None:
+        return self.nodes[node].lost_at_revision
 
     # Running
 
@@ -240,10 +243,14 @@ class SimCluster:
 
     def can_lose(self, node: int) -> bool:
         """Whether others have everything that was ever shown."""
+        states = [state for topic in self.truth.image.topics.values() for state in topic.partitions]
+        if self.plan.extras.flushes_before_ack:
+            return all(node not in state.isr or len(state.isr) > 1 for state in states)
+        # Those others may have lost it, too, when their power failed.
         return all(
-            node not in state.isr or len(state.isr) > 1
-            for topic in self.truth.image.topics.values()
-            for state in topic.partitions
+            node not in (*state.isr, *state.elr)
+            or any(other != node and not self.nodes[other].has_lost_disk for other in state.isr)
+            for state in states
         )
 
     async def _live(self, administrator: Administrator) -> None:
@@ -277,10 +284,7 @@ class SimCluster:
                 continue  # the administrator may be deleting it
             for index in range(len(topic.partitions)):
                 ledger = self.ledger(topic.id, topic.name, index)
-                # All replicas were in sync. By now another may have been added.
-                state = self.truth.image.topics[topic.name].partitions[index]
-                ledger.compare(state.isr)
-                self._compare_producers(ledger, topic.name, state)
+                await self._compare(ledger, topic.name, index)
                 if topic.name in self.topics:
                     reader = Reader(last, topic.name, index)
                     async with asyncio.timeout(30):
@@ -288,20 +292,44 @@ class SimCluster:
         if self.plan.members:
             await self._compare_places()
 
-    def _compare_producers(self, ledger: Ledger, topic: str, state: PartitionState) -> None:
+    async def _compare(self, ledger: Ledger, topic: str, index: int) -> None:
+        """All replicas were in sync. By now another may have been added."""
+
+        def logs() -> dict[int, PartitionLog]:
+            state = self.truth.image.topics[topic].partitions[index]
+            return {node_id: self._log(node_id, topic, index) for node_id in state.isr}
+
+        def agree() -> bool:
+            """Followers hear of a new start with their next fetch."""
+            found = logs().values()
+            return len({log.log_start_offset for log in found}) == 1 and all(log.is_at_rest for log in found)
+
+        await self._until(agree, AGREE_SECONDS_MAX, f"replicas of {ledger.name} start at one offset")
+        found = logs()
+        start = next(iter(found.values())).log_start_offset
+        if isinstance(ledger, CompactedLedger):
+            for node_id, log in found.items():
+                ledger.compare_records(node_id, self.nodes[node_id].disk, log)
+            return
+        ledger.compare(tuple(found), start)
+        self._compare_producers(ledger, found, start)
+
+    def _log(self, node_id: int, topic: str, index: int) -> PartitionLog:
+        running = self.nodes[node_id].running
+        partition = None if running is None else running.storage.partitions.find(topic, index)
+        assert partition is not None
+        return partition.log
+
+    def _compare_producers(self, ledger: Ledger, logs: dict[int, PartitionLog], start: int) -> None:
         """I8: what replicas remember of producers is the same, and what the log says."""
+        wanted = ledger.producers_from(start)
         known: list[dict[int, tuple[int, int, int]]] = []
-        for node_id in state.isr:
-            running = self.nodes[node_id].running
-            assert running is not None
-            partition = running.storage.partitions.find(topic, state.index)
-            assert partition is not None
-            known.append(
-                {producer_id: _summary(each) for producer_id, each in partition.log.producers.items()}
-            )
-            ledger.require_producers(node_id, known[-1])
+        for node_id, log in logs.items():
+            every = {int(producer_id): _summary(each) for producer_id, each in log.producers.items()}
+            ledger.require_producers(node_id, every, start)
+            known.append({producer_id: every[producer_id] for producer_id in sorted(wanted)})
         if any(each != known[0] for each in known):
-            self.violate(f"{ledger.name}: replicas {state.isr} remember producers as {known}")
+            self.violate(f"{ledger.name}: replicas {tuple(logs)} remember producers as {known}")
 
     async def _compare_places(self) -> None:
         """I9, H9: the group has read everything, and another coordinator finds the same in its log."""

@@ -1,10 +1,11 @@
 """Readers: each follows one partition from its beginning, and again from its beginning at the end.
 
 Whatever they are given is what was committed at that offset. They never have to go back, and nothing is left
-out. Some say under which leader epoch they ask, as clients do that know it; then whoever answers leads in
-that epoch, and what he says of the end of the partition never goes back.
+out that was not deleted. Some say under which leader epoch they ask, as clients do that know it; then whoever
+answers leads in that epoch, and what he says of the end of the partition never goes back.
 """
 
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from penstock.errors import ErrorCode
@@ -69,6 +70,8 @@ class Reader:
             return
         topic, leader = found
         asked_at = self._cluster.loop.now
+        ledger = self._cluster.ledger(topic.id, self._topic, self._index)
+        deleted = ledger.deleted
         try:
             if self.client.random.random() < LOOKS_FOR_END_SHARE:
                 await self._look_for_end(topic, leader)
@@ -81,6 +84,9 @@ class Reader:
             await self.client.rest()
             return
         code = ErrorCode(data.error_code)
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and self.offset < ledger.start_max:
+            await self._go_to_start(topic, leader)
+            return
         if code is not ErrorCode.NONE:
             self._cluster.violate(
                 f"{self.client.name} asks node-{leader} for {self._topic}-{self._index} at {self.offset}, "
@@ -89,7 +95,29 @@ class Reader:
         self._led(topic, leader, asked_at, data.high_watermark)
         if not data.log_start_offset <= data.last_stable_offset <= data.high_watermark:
             self._cluster.violate(f"{self.client.name} is told {data}")
+        if self._is_in_office(topic, leader) and data.log_start_offset < deleted:
+            self._cluster.violate(
+                f"{self._topic}-{self._index} on node-{leader} starts at {data.log_start_offset}; it was "
+                f"confirmed that {deleted} is the start"
+            )
         self._take(topic.id, data)
+
+    def _is_in_office(self, topic: Topic, node_id: int) -> bool:
+        """Whether it leads, and has heard of it."""
+        state = self._cluster.truth.image.topics_by_id[topic.id].partitions[self._index]
+        place = (topic.id, self._index)
+        return state.leader == node_id and self._cluster.watching.leads(node_id, place, state.leader_epoch)
+
+    async def _go_to_start(self, topic: Topic, leader: int) -> None:
+        """What it wants was deleted."""
+        start = None
+        with suppress(*TROUBLE):
+            start = await self.client.start(self._topic, self._index, leader, self._epoch(topic))
+        if start is None:
+            self.client.forget(self._topic)
+            await self.client.rest()
+        elif start > self.offset:
+            self.offset = start
 
     def _epoch(self, topic: Topic) -> int:
         return topic.epochs[self._index] if self._names_epoch else NO_LEADER_EPOCH

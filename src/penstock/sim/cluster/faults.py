@@ -135,7 +135,7 @@ class _Happening:
         for node in down:
             await node.kill()
             if loses_power:
-                node.disk.lose_power()
+                self._lose_power(node)
         await asyncio.sleep(seconds)
         for node in down:
             await asyncio.sleep(self._random.choice((0.0, 0.0, 1.0)))
@@ -146,9 +146,14 @@ class _Happening:
         await self._cut_ways(out + into, max(self._seconds, DYING_SECONDS_MIN))
         if self._node.is_up and not self._faults.is_over:
             await self._node.kill()
-            self._node.disk.lose_power()
+            self._lose_power(self._node)
             await asyncio.sleep(self._random.choice((0.1, 3.0, 9.0)))
             up(self._node)
+
+    def _lose_power(self, node: SimNode) -> None:
+        """Where topics flush before they acknowledge, always; else only what others have in memory, too."""
+        if self._cluster.plan.extras.flushes_before_ack or self._cluster.can_lose(node.id):
+            node.lose_power()
 
     async def _wipe(self) -> None:
         node = self._node

@@ -7,22 +7,26 @@ leader does, as it lies on the disks at that moment. From then on
     every later leader has it               when its leadership begins
     an idempotent producer wrote it once    its batches follow each other without a gap
     a client sees it                        and nothing else, at the offset where it is
+    a deletion stays                        the start never goes back behind what DeleteRecords confirmed, and
+                                            moves only by DeleteRecords or by the topic's retention
 
+Under flush.policy=os what counts is what the processes of a machine see, which a power failure takes away.
 Disks are looked at from outside, so that what a broker believes of itself does not count.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from penstock.errors import CorruptData
 from penstock.protocol.batches import BatchHeader, parse_header
 from penstock.sim.cluster.node import LOGS, SimNode
-from penstock.sim.device import FileNode, FolderNode
+from penstock.sim.device import FileNode, FolderNode, Node
 from penstock.sim.history import Violation
 from penstock.types import TopicId
 
 LOG_SUFFIX: Final = ".log"
+NO_CONTENT: Final = bytearray()
 Place = tuple[TopicId, int]
 """A topic, by id, and the number of a partition."""
 
@@ -36,8 +40,16 @@ class Batch(NamedTuple):
     crc: int
     producer_id: int
     base_sequence: int
+    max_timestamp: int
     shown_by: int
     """The leader epoch of who showed it first."""
+
+
+class Span(NamedTuple):
+    """Where a replica's log begins and ends."""
+
+    start: int
+    end: int
 
 
 class Stored(NamedTuple):
@@ -50,43 +62,59 @@ class Stored(NamedTuple):
 class Copy:
     """One partition on one node's disk, read along as it grows."""
 
-    def __init__(self, node: SimNode, folder: str) -> None:
+    def __init__(self, node: SimNode, folder: str, *, on_platter: bool = True) -> None:
+        """`on_platter`: False reads what processes of the machine see."""
         self._node = node
         self._path = f"{LOGS}/{folder}"
+        self._on_platter = on_platter
         self._segment = ""
         self._position = 0
         """Where the batch after the last one that was asked for would be."""
 
     def at(self, offset: int) -> Stored | None:
         """The batch on the platter that starts there; None if there is none for certain."""
-        folder = self._node.disk.durable(self._path)
-        if not isinstance(folder, FolderNode):
-            return None
-        file = folder.stored.get(self._segment)
-        if isinstance(file, FileNode):
-            # What is there now may be another batch, or the middle of one.
-            header = _header(file.stored, self._position)
-            if header is not None and header.base_offset == offset:
-                return self._taken(file, header)
-        self._segment, self._position = _segment_of(folder, offset), 0
-        file = folder.stored.get(self._segment)
-        if not isinstance(file, FileNode):
-            return None
-        while (header := _header(file.stored, self._position)) is not None and header.base_offset <= offset:
-            if header.base_offset == offset:
-                return self._taken(file, header)
+        files = self._files()
+        content = self._content(files)
+        # What is there now may be another batch, or the middle of one.
+        header = _header(content, self._position)
+        if header is not None and header.base_offset == offset:
+            return self._taken(content, header)
+        found = self.covering(offset)
+        return found if found is not None and found.header.base_offset == offset else None
+
+    def covering(self, offset: int) -> Stored | None:
+        """The batch that holds this offset."""
+        files = self._files()
+        self._segment, self._position = _segment_of(files, offset), 0
+        content = self._content(files)
+        while (header := _header(content, self._position)) is not None and header.base_offset <= offset:
+            if header.next_offset > offset:
+                return self._taken(content, header)
             self._position += header.size
         return None
 
-    def _taken(self, file: FileNode, header: BatchHeader) -> Stored | None:
+    def _files(self) -> Mapping[str, Node]:
+        folder = self._node.disk.durable(self._path) if self._on_platter else self._node.disk.seen(self._path)
+        if not isinstance(folder, FolderNode):
+            return {}
+        return folder.stored if self._on_platter else folder.seen
+
+    def _content(self, files: Mapping[str, Node]) -> bytearray:
+        """Of the segment that was last asked for."""
+        file = files.get(self._segment)
+        if not isinstance(file, FileNode):
+            return NO_CONTENT
+        return file.stored if self._on_platter else file.seen
+
+    def _taken(self, content: bytearray, header: BatchHeader) -> Stored | None:
         begin, self._position = self._position, self._position + header.size
-        whole = len(file.stored) >= self._position
-        return Stored(header, bytes(file.stored[begin : self._position])) if whole else None
+        whole = len(content) >= self._position
+        return Stored(header, bytes(content[begin : self._position])) if whole else None
 
 
-def _segment_of(folder: FolderNode, offset: int) -> str:
+def _segment_of(files: Iterable[str], offset: int) -> str:
     """Empty: there is none."""
-    names = [name for name in folder.stored if name.endswith(LOG_SUFFIX) and int(name[:20]) <= offset]
+    names = [name for name in files if name.endswith(LOG_SUFFIX) and int(name[:20]) <= offset]
     return max(names, default="")
 
 
@@ -100,12 +128,18 @@ def _header(content: bytearray, position: int) -> BatchHeader | None:
 class Ledger:
     """Of one partition, over all its leaders."""
 
-    def __init__(self, name: str, nodes: dict[int, SimNode]) -> None:
+    def __init__(self, name: str, nodes: dict[int, SimNode], *, on_platter: bool = True) -> None:
         self.name = name
         self.batches: dict[int, Batch] = {}
         """By base offset; one after the other, without a hole."""
         self.end = 0
-        self._copies = {node_id: Copy(node, name) for node_id, node in nodes.items()}
+        self.start_max = 0
+        """The furthest start that a leader's log had."""
+        self.asked_start = 0
+        """The furthest start that DeleteRecords was asked for."""
+        self.deleted = 0
+        """The furthest start that DeleteRecords has confirmed."""
+        self._copies = {node_id: Copy(node, name, on_platter=on_platter) for node_id, node in nodes.items()}
         self._nodes = nodes
         self._next_sequence: dict[int, int] = {}
 
@@ -128,8 +162,12 @@ class Ledger:
                         f"node-{leader} shows offset {offset}; node-{member} is in sync and has not stored it"
                     )
                     self.require(there is not None and there.content == stored.content, sentence)
+            self.entered(stored)
             self._enter(batch)
             offset = batch.next_offset
+
+    def entered(self, stored: Stored) -> None:
+        """Told of every batch before it is entered. Plain topics need no more than its header."""
 
     def _enter(self, batch: Batch) -> None:
         producer, known = batch.producer_id, self._next_sequence
@@ -141,25 +179,46 @@ class Ledger:
         self.batches[batch.base_offset] = batch
         self.end = batch.next_offset
 
-    def begins(self, leader: int, epoch: int) -> None:
-        """A leadership has begun: it has everything that leaders before it have shown.
+    def _last_shown_before(self, epoch: int) -> Batch | None:
+        return next((each for each in reversed(self.batches.values()) if each.shown_by < epoch), None)
+
+    def begins(self, leader: int, epoch: int, span: Span) -> None:
+        """A leadership has begun: it has everything that leaders before it have shown and nobody has deleted.
 
         The last batch tells: logs that have it are the same before it, which `matching.py` sees to.
         """
-        batch = next((each for each in reversed(self.batches.values()) if each.shown_by < epoch), None)
-        if batch is not None:
+        batch = self._last_shown_before(epoch)
+        if batch is not None and batch.next_offset > span.start:
             stored, at = self._copies[leader].at(batch.base_offset), batch.base_offset
             sentence = f"node-{leader} leads in epoch {epoch} without what was committed at offset {at}"
             self.require(stored is not None and _is_same(batch, stored.header), sentence)
 
-    def require_all(self, node_id: int) -> None:
-        """It joins who is in sync. Its log has no holes and is the leader's, so the last batch tells."""
+    def require_all(self, node_id: int, span: Span | None) -> None:
+        """It joins who is in sync. Its log has no holes and is the leader's, so the last batch tells.
+
+        `span`: None if nobody knows, because its process does not serve yet.
+        """
         if not self.end or self._nodes[node_id].has_lost_disk:
             return
         last = next(reversed(self.batches.values()))
+        if last.next_offset <= (self.start_max if span is None else span.start):
+            return
         stored = self._copies[node_id].at(last.base_offset)
         sentence = f"node-{node_id} joins without what was committed at offset {last.base_offset}"
         self.require(stored is not None and _is_same(last, stored.header), sentence)
+
+    # Where it starts
+
+    def newest_below(self, offset: int) -> int:
+        """The newest timestamp of what lies before."""
+        return max((each.max_timestamp for at, each in self.batches.items() if at < offset), default=-1)
+
+    def require_start(self, node_id: int, start: int) -> None:
+        """Who leads, as the store has it, has deleted what was confirmed as deleted."""
+        sentence = (
+            f"node-{node_id} leads and starts at {start}; it was confirmed that {self.deleted} is the start"
+        )
+        self.require(start >= self.deleted, sentence)
 
     # What clients see
 
@@ -182,20 +241,26 @@ class Ledger:
 
     # At the end
 
-    def require_producers(self, node_id: int, known: Mapping[int, tuple[int, int, int]]) -> None:
+    def producers_from(self, start: int) -> set[int]:
+        """Whose last batch ends behind it. Who began with a copy from there on knows nothing of others."""
+        lasts = {batch.producer_id: batch.next_offset for batch in self.batches.values()}
+        return {producer_id for producer_id, end in lasts.items() if producer_id >= 0 and end > start}
+
+    def require_producers(self, node_id: int, known: Mapping[int, tuple[int, int, int]], start: int) -> None:
         """What a replica remembers of producers is what is in the log. `known`: with the last sequence
         second."""
-        for producer_id, sequence in self._next_sequence.items():
+        for producer_id in sorted(self.producers_from(start)):
+            sequence = self._next_sequence[producer_id]
             last = known[producer_id][1] if producer_id in known else -1
             sentence = (
                 f"node-{node_id} takes {last} for the last of producer {producer_id}, not {sequence - 1}"
             )
             self.require(last == sequence - 1, sentence)
 
-    def compare(self, replicas: tuple[int, ...]) -> None:
-        """These replicas have all of it."""
+    def compare(self, replicas: tuple[int, ...], start: int) -> None:
+        """These replicas have all of it that lies behind their start."""
         for offset, batch in self.batches.items():
-            for node_id in replicas:
+            for node_id in replicas if batch.next_offset > start else ():
                 stored = self._copies[node_id].at(offset)
                 sentence = f"node-{node_id} has not what was committed at offset {offset}"
                 self.require(stored is not None and _is_same(batch, stored.header), sentence)
@@ -213,5 +278,6 @@ def _batch(header: BatchHeader, shown_by: int) -> Batch:
         header.crc,
         header.producer_id,
         header.base_sequence,
+        header.max_timestamp,
         shown_by,
     )

@@ -48,16 +48,19 @@ class Chains:
         chain, copy = self._chains.setdefault(node_id, []), self._copies.get(node_id)
         if copy is None:
             copy = self._copies[node_id] = Copy(node, self._name)
+        if chain and chain[-1].next_offset < log.log_start_offset:
+            chain.clear()  # it was begun anew from there on
         end = chain[-1].next_offset if chain else log.log_start_offset
         while end < log.flushed_end_offset:
-            stored = copy.at(end)
+            # A start may lie within a batch.
+            stored = copy.at(end) if chain else copy.covering(end)
             if stored is None:
                 raise Violation(
                     f"{self._name}: node-{node_id} says {log.flushed_end_offset} is flushed; {end} is not"
                 )
             header = stored.header
             before = (chain[-1].base_offset, chain[-1].epoch) if chain else NOTHING
-            link = Link(end, header.next_offset, header.leader_epoch, header.crc, before)
+            link = Link(header.base_offset, header.next_offset, header.leader_epoch, header.crc, before)
             self._require(node_id, link)
             chain.append(link)
             end = link.next_offset
@@ -65,6 +68,11 @@ class Chains:
     def _require(self, node_id: int, link: Link) -> None:
         if link.epoch < link.before[1]:
             raise Violation(f"{self._name}: on node-{node_id} the epoch falls: {link}")
-        known = self._known.setdefault((link.base_offset, link.epoch), link)
+        key = link.base_offset, link.epoch
+        known = self._known.setdefault(key, link)
+        if NOTHING in (known.before, link.before):
+            # The first batch of a log that starts there tells nothing of what was before it.
+            self._known[key] = link if known.before == NOTHING else known
+            known, link = known._replace(before=NOTHING), link._replace(before=NOTHING)
         if known != link:
             raise Violation(f"{self._name}: node-{node_id} has {link} where another has {known}")

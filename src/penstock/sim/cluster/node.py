@@ -18,7 +18,9 @@ from penstock.config.sources import load
 from penstock.errors import ConfigError, StorageFailed, StorageFull
 from penstock.host.tasks import Tasks
 from penstock.log.cleaning_job import Job, Step
-from penstock.sim.clock import SimClock
+from penstock.sim.clock import WALL_BEGINS_MS, SimClock
+from penstock.sim.cluster.extras import Extras
+from penstock.sim.compacted import SimCleaner
 from penstock.sim.disk import Mount, SimDisk
 from penstock.sim.processes import SimProcess
 from penstock.sim.store import SimClient
@@ -32,8 +34,12 @@ DATA: Final = "/data"
 LOGS: Final = f"{DATA}/logs"
 RESTART_SECONDS: Final = 1.0
 OPEN_FILES_MAX: Final = 30
+RETENTION_CHECK_MS: Final = 500
+CLEANER_PAUSE_MS: Final = 300
 BUGS: Final = frozenset({"task.failed", "callback.failed", "replica.damaged_answer"})
 """What a broker says when something went wrong that never may."""
+BUGS_ON_SOUND_DISKS: Final = frozenset({"compaction.failed"})
+"""What a broker may say only after a sync has failed."""
 
 
 class NoLock:
@@ -46,7 +52,7 @@ class NoLock:
 
 
 class IdleCleaner:
-    """Nothing is compacted here."""
+    """Nothing is compacted in this seed."""
 
     async def begin(self, job: Job) -> Step:
         raise AssertionError
@@ -61,6 +67,19 @@ class IdleCleaner:
         raise AssertionError
 
     async def rest(self) -> None:
+        pass
+
+
+class CountsSwaps:
+    """Counts what the cleaner has cleaned."""
+
+    def __init__(self, cluster: "SimCluster") -> None:
+        self._cluster = cluster
+
+    def before_swap(self) -> None:
+        self._cluster.struck["cleaned"] += 1
+
+    def after_swap(self) -> None:
         pass
 
 
@@ -89,6 +108,7 @@ class NodeLog:
     def __init__(self, node: "SimNode") -> None:
         self._node = node
         self._process = node.process
+        self._mount = node.mount
 
     def info(self, event: str, **fields: object) -> None:
         self._say(event, fields)
@@ -97,7 +117,8 @@ class NodeLog:
 
     def error(self, event: str, **fields: object) -> None:
         self._say(event, fields)
-        if event in BUGS and not self._process.is_dead:
+        is_bug = event in BUGS or (event in BUGS_ON_SOUND_DISKS and not self._mount.has_failed_sync)
+        if is_bug and not self._process.is_dead:
             self._node.cluster.violate(f"{self._node}: {event} {fields}")
 
     def _say(self, event: str, fields: dict[str, Any]) -> None:
@@ -114,8 +135,9 @@ class SimNode:
         self.host = f"node-{node_id}"
         self.disk = self._new_disk(0)
         self.disks = 1
-        self.has_lost_disk = False
-        """What it had acknowledged is gone, and the cluster has not taken notice yet."""
+        self.lost_at_revision: int | None = None
+        """Of the store: what the node had acknowledged was gone then, and the cluster has not admitted a
+        process that began after it."""
         self.slowness_seconds = cluster.plan.disk_seconds
         """What the disk takes for a job, at the most."""
         self.clock_is_off_ms = 0
@@ -128,7 +150,7 @@ class SimNode:
         """The same, from when clients reach it. Who lost an answer of the store may lead before it runs."""
         self.process = SimProcess(self.host)
         self.process.is_dead = self.process.is_buried = True
-        self._mount: Mount
+        self.mount: Mount
         self._store: SimClient | None = None
         self._stop: asyncio.Event
         self._ended: asyncio.Event
@@ -144,13 +166,27 @@ class SimNode:
     def is_up(self) -> bool:
         return not self.process.is_dead
 
+    @property
+    def has_lost_disk(self) -> bool:
+        """What it had acknowledged is gone, and the cluster has not taken notice yet."""
+        return self.lost_at_revision is not None
+
+    def wall_ms(self) -> int:
+        """As the process on this machine reads it."""
+        own = (
+            self.process.own_time(self.cluster.loop.now)
+            if self.process.has_drifted
+            else self.cluster.loop.now
+        )
+        return WALL_BEGINS_MS + int(own * 1000) + self.clock_is_off_ms
+
     # Living
 
     def start(self) -> None:
         assert not self.is_up
         self.process = SimProcess(self.host)
         self._set_clock()
-        self._mount = self.disk.mount()
+        self.mount = self.disk.mount()
         self._stop, self._ended = asyncio.Event(), asyncio.Event()
         self._lives += 1
         self.process.run(Tasks(self._failed).start, self._live(), self.host)
@@ -195,7 +231,7 @@ class SimNode:
             "group.consumer.min.session.timeout.ms=3000",
             "group.consumer.session.timeout.ms=4000",
         )
-        return load(flags, sets)
+        return load(flags, (*sets, *_settings_of(plan.extras)))
 
     def _world(self) -> World:
         cluster, random = self.cluster, Random(f"broker {self.cluster.plan.seed} {self.id} {self._lives}")
@@ -205,7 +241,11 @@ class SimNode:
             return SimWorker(loop, lambda: random.uniform(0.05, 1.0) * self.slowness_seconds)
 
         def new_cleaner() -> Cleaner:
-            return IdleCleaner()
+            if not cluster.plan.extras.compacts:
+                return IdleCleaner()
+            own = Random(f"cleaner {cluster.plan.seed} {self.id} {self._lives}")
+            worker = SimWorker(loop, lambda: own.uniform(0.05, 1.0) * self.slowness_seconds)
+            return SimCleaner(self.mount, worker, own, CountsSwaps(cluster))
 
         def open_store(address: str) -> SimClient:
             self._store = cluster.store.client()
@@ -218,7 +258,7 @@ class SimNode:
 
         return World(
             clock=NodeClock(self),
-            disk=self._mount,
+            disk=self.mount,
             randomness=Bytes(random),
             log=NodeLog(self),
             open_store=open_store,
@@ -231,7 +271,7 @@ class SimNode:
     # Dying
 
     def _die(self) -> None:
-        self.process.is_dead = self._mount.is_dead = True
+        self.process.is_dead = self.mount.is_dead = True
         if self._store is not None:
             self._store.is_dead = True
         self.cluster.network.kill(self.process)
@@ -257,7 +297,16 @@ class SimNode:
         assert not self.is_up
         self.disk = self._new_disk(self.disks)
         self.disks += 1
-        self.has_lost_disk = True
+        self.lose_what_it_had()
+
+    def lose_power(self) -> None:
+        """After it was killed."""
+        self.disk.lose_power()
+        if not self.cluster.plan.extras.flushes_before_ack:
+            self.lose_what_it_had()
+
+    def lose_what_it_had(self) -> None:
+        self.lost_at_revision = self.cluster.store.revision
 
     # Other faults
 
@@ -297,3 +346,15 @@ class SimNode:
 
     def __str__(self) -> str:
         return self.host
+
+
+def _settings_of(extras: Extras) -> list[str]:
+    """Of a broker, for what a seed has beside the plain plan."""
+    settings = []
+    if extras.has_retention:
+        settings.append(f"log.retention.check.interval.ms={RETENTION_CHECK_MS}")
+    if extras.compacts:
+        settings.append(f"log.cleaner.backoff.ms={CLEANER_PAUSE_MS}")
+    if not extras.flushes_before_ack:
+        settings.append("log.flush.policy=os")
+    return settings

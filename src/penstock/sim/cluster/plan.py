@@ -11,6 +11,8 @@ from enum import StrEnum
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from penstock.sim.cluster.extras import NO_EXTRAS, WITHOUT_OF_EXTRAS, Extras, drawn_extras
+
 # What a failing plan may be tried without.
 WITHOUT: Final[dict[str, dict[str, Any]]] = {
     "members": {"members": 0},
@@ -21,7 +23,9 @@ WITHOUT: Final[dict[str, dict[str, Any]]] = {
     "topic-changes": {"changes_topics": False},
     "minimum-changes": {"changes_minimum": False},
     "leader-changes": {"changes_leaders": False},
+    "extras": {"extras": NO_EXTRAS},
 }
+WITHOUT_NAMES: Final = (*WITHOUT, *WITHOUT_OF_EXTRAS)
 WARM_UP_SECONDS: Final = 3.0
 BROKERS_MIN: Final = 3
 BROKERS_MAX: Final = 5
@@ -110,6 +114,7 @@ class Plan(NamedTuple):
     store_seconds: float
     """What a request to the metadata store takes there, or back, at the most."""
     faults: tuple[Fault, ...]
+    extras: Extras = NO_EXTRAS
 
     @property
     def store_delay(self) -> tuple[float, float]:
@@ -123,7 +128,9 @@ class Plan(NamedTuple):
         return self._replace(faults=tuple(fault for fault in self.faults if fault.number in numbers))
 
     def without(self, name: str) -> "Plan":
-        """Without something that WITHOUT names."""
+        """Without something that WITHOUT or WITHOUT_OF_EXTRAS names."""
+        if name in WITHOUT_OF_EXTRAS:
+            return self._replace(extras=self.extras.without(name))
         return self._replace(**WITHOUT[name])
 
 
@@ -155,6 +162,7 @@ def drawn(seed: int, *, brokers: int | None = None, seconds: float = SECONDS) ->
         changes_leaders=random.random() < 0.4,
         store_seconds=random.choice((0.003, 0.03, 0.2)),
         faults=_faults(random, kinds, count, seconds),
+        extras=drawn_extras(seed),
     )
 
 

@@ -9,7 +9,7 @@ Rule: a smaller plan that fails in another way counts. It is a failure, and a sm
 from collections.abc import Callable
 from typing import NamedTuple
 
-from penstock.sim.cluster.plan import WITHOUT, Plan, drawn
+from penstock.sim.cluster.plan import WITHOUT_NAMES, Plan, drawn
 
 Fails = Callable[[Plan], float | None]
 """When a plan fails; None if it does not."""
@@ -62,7 +62,7 @@ def shrink(recipe: Recipe, failed_at: float, fails: Fails, say: Callable[[str], 
     if shorter < recipe.seconds:
         holds(recipe._replace(seconds=shorter))
     _remove_faults(lambda: best, holds)
-    for name in WITHOUT:
+    for name in WITHOUT_NAMES:
         if best.plan().without(name) != best.plan():
             holds(best._replace(without=(*best.without, name)))
     return best

@@ -25,12 +25,16 @@ Images = tuple[ClusterImage, ClusterImage]
 
 class StoreChecks:
     def __init__(
-        self, on_admitted: Callable[[int], None], on_joined: Joined, has_lost_disk: Callable[[int], bool]
+        self,
+        on_admitted: Callable[[int], None],
+        on_joined: Joined,
+        lost_at: Callable[[int], int | None],
     ) -> None:
+        """`lost_at`: the revision at which a broker lost what it had, if the cluster has not noticed."""
         self.image = ClusterImage(cluster_id="none")
         self._on_admitted = on_admitted
         self._on_joined = on_joined
-        self._has_lost_disk = has_lost_disk
+        self._lost_at = lost_at
 
     def committed(self, event: Event) -> None:
         for change in event.changes:
@@ -48,8 +52,12 @@ class StoreChecks:
                     for node in sorted(set(now.isr) - set(was.isr)):
                         self._on_joined(topic, now.index, node)
         for node in sorted(after.admitted - before.admitted):
-            self._check_admission(before, node)
-            self._on_admitted(node)
+            live, lost_at = after.sessions.get(node), self._lost_at(node)
+            # A process that has died since it registered may still be admitted, as long as its session lives.
+            is_after_loss = live is not None and lost_at is not None and live.epoch > lost_at
+            self._check_admission(before, node, is_after_loss=is_after_loss)
+            if is_after_loss:
+                self._on_admitted(node)
 
     def _check_state(self, topic: Topic, state: PartitionState) -> None:
         where = f"{topic.name}-{state.index}"
@@ -58,7 +66,7 @@ class StoreChecks:
         require(state.leader in (*isr, NO_NODE), where, f"{state.leader} leads; in sync are {state.isr}")
         require(isr.isdisjoint(state.elr), where, f"eligible are {state.elr}; in sync are {state.isr}")
 
-    def _check_admission(self, before: ClusterImage, node: int) -> None:
+    def _check_admission(self, before: ClusterImage, node: int, *, is_after_loss: bool) -> None:
         for topic in before.topics.values():
             for state in topic.partitions:
                 others = before.admitted.intersection(state.isr) - {node}
@@ -66,7 +74,7 @@ class StoreChecks:
                 where = f"{topic.name}-{state.index}"
                 require(node not in state.isr or not others, where, sentence)
                 is_out = node not in (*state.isr, *state.elr)
-                require(is_out or not self._has_lost_disk(node), where, f"node-{node} is believed: {state}")
+                require(is_out or not is_after_loss, where, f"node-{node} is believed: {state}")
 
 
 class _Change:
@@ -90,7 +98,9 @@ class _Change:
             self._require(joined <= self._after.admitted, f"{sorted(joined)} joined and are not admitted")
         had_all = {*was.isr, *was.elr}
         self._require(had_all.issuperset(now.elr), "who was not in sync became eligible")
-        if now.elr and (now.elr, now.isr) != (was.elr, was.isr):
+        # Who only leaves the eligible leaves the rest as they were: void, if another minimum holds meanwhile.
+        only_leaves = set(now.elr) <= set(was.elr) and now.min_isr_changes == was.min_isr_changes
+        if now.elr and (now.elr, now.isr) != (was.elr, was.isr) and not only_leaves:
             knew, holds = now.min_isr_changes, min_isr_changes(self._after, self._topic)
             self._require(knew == holds, f"eligible under minimum {knew}, and it is {holds}")
 

@@ -9,6 +9,9 @@
                                what he has confirmed
     a cut, and a start         leave those who are in sync, or eligible, everything that was shown
     what is flushed            is on the platter, and the same on all who have it (matching.py)
+    the start of a log         moves on a leader that was asked to delete records or whose topic has a
+                               retention, no further than that allows; followers only follow it, and who
+                               leads next has what was confirmed
 
 Strategy: an event runs code of one process or two, and only what those have can have changed. What has not
 moved since the last look costs one comparison.
@@ -19,9 +22,12 @@ from typing import Final, NamedTuple
 
 from penstock.broker.broker import RunningBroker
 from penstock.metadata.durability import eligible
+from penstock.metadata.facts import GROUP_TOPIC
 from penstock.metadata.image import ClusterImage, Topic
 from penstock.replication.partition import Partition
-from penstock.sim.cluster.ledger import Ledger, Place
+from penstock.sim.cluster.compacted_ledger import CompactedLedger
+from penstock.sim.cluster.extras import NO_LIMIT, Extras
+from penstock.sim.cluster.ledger import Ledger, Place, Span
 from penstock.sim.cluster.matching import Chains
 from penstock.sim.cluster.node import SimNode
 from penstock.sim.history import Violation
@@ -30,12 +36,13 @@ from penstock.types import TopicPartition
 
 CUTS: Final = 0
 HIGH: Final = 2
+START: Final = 3
 OBJECTS_MAX: Final = 200
 """Of partitions that are gone some are kept until there are so many."""
 
 
-Looked = tuple[int, int, int]
-"""Of a partition: how often it was cut, up to where it is flushed, and its high watermark."""
+Looked = tuple[int, int, int, int]
+"""Of a partition: how often it was cut, up to where it is flushed, its high watermark, and its start."""
 
 
 class Heard(NamedTuple):
@@ -45,9 +52,14 @@ class Heard(NamedTuple):
 
 class Watching:
     def __init__(
-        self, nodes: dict[int, SimNode], image: Callable[[], ClusterImage], now: Callable[[], float]
+        self,
+        nodes: dict[int, SimNode],
+        image: Callable[[], ClusterImage],
+        now: Callable[[], float],
+        extras: Extras,
     ) -> None:
         """`image`: what the metadata store holds at this moment."""
+        self._extras = extras
         self._image = image
         self._now = now
         self._nodes = nodes
@@ -67,7 +79,11 @@ class Watching:
     def ledger_of(self, place: Place, name: str) -> Ledger:
         found = self.ledgers.get(place)
         if found is None:
-            found = self.ledgers[place] = Ledger(name, self._nodes)
+            # Only the topic of the coordinator is compacted.
+            is_compacted = self._extras.compacts and name.startswith(f"{GROUP_TOPIC}-")
+            kind = CompactedLedger if is_compacted else Ledger
+            on_platter = self._extras.flushes_before_ack
+            found = self.ledgers[place] = kind(name, self._nodes, on_platter=on_platter)
         return found
 
     def look(self) -> None:
@@ -89,7 +105,7 @@ class Watching:
                 chains.cut(node.id, 0)  # what it did before it was looked at is not known
         for partition in running.storage.partitions:
             log = partition.log
-            now = log.cuts, log.flushed_end_offset, partition.high_watermark
+            now = log.cuts, log.flushed_end_offset, partition.high_watermark, log.log_start_offset
             before = seen.get(partition)
             if before != now:
                 seen[partition] = now
@@ -111,8 +127,11 @@ class Watching:
             chains.cut(node.id, partition.log.log_end_offset)
             self._check_in_sync(node, partition, ledger)
             self._check_producers(node, partition)
-        if partition.failure is None and not partition.log.is_truncating:
+        is_compacted = isinstance(ledger, CompactedLedger)
+        if partition.failure is None and not partition.log.is_truncating and not is_compacted:
             chains.flushed(node, partition.log)
+        if before is None or before[START] != partition.log.log_start_offset:
+            self._check_start(node, partition, ledger, before)
         if leading is None:
             return
         where = f"{partition.name} on {node}"
@@ -172,7 +191,37 @@ class Watching:
 
     def joined(self, topic: Topic, index: int, node_id: int) -> None:
         """It is in sync from now on: it has everything that was ever shown."""
-        self.ledger_of((topic.id, index), str(TopicPartition(topic.name, index))).require_all(node_id)
+        ledger = self.ledger_of((topic.id, index), str(TopicPartition(topic.name, index)))
+        serving = self._nodes[node_id].serving
+        partition = None if serving is None else serving.storage.partitions.find_by_id(topic.id, index)
+        ledger.require_all(node_id, None if partition is None else _span(partition))
+
+    def _check_start(
+        self, node: SimNode, partition: Partition, ledger: Ledger, before: Looked | None
+    ) -> None:
+        start, where = partition.log.log_start_offset, f"{partition.name} on {node}"
+        if start <= ledger.start_max:
+            if partition.leading is not None and before is not None and start < before[START]:
+                raise Violation(f"{where}: the start goes back from {before[START]} to {start}")
+        elif partition.leading is None:
+            raise Violation(f"{where}: it starts at {start}; no leader started after {ledger.start_max}")
+        elif start > partition.high_watermark:
+            raise Violation(
+                f"{where}: it starts at {start}, behind {partition.high_watermark}, which is shown"
+            )
+        elif start > ledger.asked_start and not self._may_expire(node, partition, ledger):
+            raise Violation(f"{where}: records below {start} are gone, and nobody asked for that")
+        else:
+            ledger.start_max = start
+
+    def _may_expire(self, node: SimNode, partition: Partition, ledger: Ledger) -> bool:
+        """Whether the retention of the topic lets go of all before the start."""
+        extras, log = self._extras, partition.log
+        size = sum(segment.size_bytes for segment in log.segments)
+        is_too_much = extras.retention_bytes != NO_LIMIT and size >= extras.retention_bytes
+        expires_ms = node.wall_ms() - extras.retention_ms
+        is_old = extras.retention_ms != NO_LIMIT and ledger.newest_below(log.log_start_offset) < expires_ms
+        return is_too_much or is_old
 
     def _check_in_sync(self, node: SimNode, partition: Partition, ledger: Ledger) -> None:
         """Opened, or cut: who may be elected still has everything that was ever shown."""
@@ -194,4 +243,12 @@ class Watching:
         other = self._leaders.setdefault(key, node.process)
         if other is not node.process:
             raise Violation(f"{partition.name}: {other} and {node.process} lead in epoch {key[1]}")
-        ledger.begins(node.id, partition.leader_epoch)
+        ledger.begins(node.id, partition.leader_epoch, _span(partition))
+        topic = self._image().topics_by_id.get(partition.topic_id)
+        state = None if topic is None else topic.partitions[partition.name.partition]
+        if state is not None and (state.leader, state.leader_epoch) == (node.id, partition.leader_epoch):
+            ledger.require_start(node.id, partition.log.log_start_offset)
+
+
+def _span(partition: Partition) -> Span:
+    return Span(partition.log.log_start_offset, partition.log.log_end_offset)
