@@ -5,7 +5,7 @@ One of them leads, the damaged copy leaves the in-sync replicas and is copied an
 
 from pathlib import Path
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from penstock.errors import ErrorCode
 from tests.integration.broker_process import eventually
@@ -16,12 +16,15 @@ from tests.integration.test_cli_storage_trouble import SEGMENTS, flip
 
 RECORDS = 60
 EVERYBODY = [1, 2, 3]
+GROUPS = "__consumer_offsets"
+TIME_MS = 1_700_000_000_000
+"""Of the first record; each is a millisecond later than the one before."""
 
 
 def write(cluster: ClusterProcesses, topic: str, numbers: range) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0})
     for number in numbers:
-        producer.produce(topic, b"%080d" % number + b" " * 90_000)
+        producer.produce(topic, b"%080d" % number + b" " * 90_000, timestamp=TIME_MS + number)
         assert producer.flush(30) == 0, f"record {number} was not acknowledged"
 
 
@@ -48,17 +51,33 @@ def until_copied_anew(cluster: ClusterProcesses, node_id: int, topic: str) -> No
     assert (broker.data_dir / "strays" / f"{topic}-0.damaged").is_dir()
 
 
+def look_up(cluster: ClusterProcesses, topic: str) -> int | None:
+    """The offset of the first record that is not older than the last; None: nobody can tell now."""
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", "log_level": 0})
+    try:
+        (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, TIME_MS + RECORDS - 1)], timeout=5)
+    except KafkaException:
+        return None
+    finally:
+        consumer.close()
+    return found.offset if found.error is None else None
+
+
 def test_a_damaged_leader_hands_over_and_copies_anew(tmp_path: Path) -> None:
     with running_cluster(tmp_path, settings=SEGMENTS) as cluster:
-        cluster.create_led_by("k", 1)
-        write(cluster, "k", range(RECORDS))
-        cluster.until_in_sync("k", EVERYBODY)
-        rot(cluster, 1, "k")
-        eventually(lambda: cluster.leader("k") == 1, seconds_max=30, every=0.2)
+        for topic in ("fetched", "looked-up"):
+            cluster.create_led_by(topic, 1)
+            write(cluster, topic, range(RECORDS))
+            cluster.until_in_sync(topic, EVERYBODY)
+        rot(cluster, 1, "fetched", "looked-up")
+        for topic in ("fetched", "looked-up"):
+            eventually(lambda topic=topic: cluster.leader(topic) == 1, seconds_max=30, every=0.2)  # type: ignore[misc]
 
-        assert read_all(cluster.bootstrap, "k") == list(range(RECORDS))
-        assert "partition.handed_over" in cluster.brokers[1].stderr
-        until_copied_anew(cluster, 1, "k")
+        assert read_all(cluster.bootstrap, "fetched") == list(range(RECORDS))
+        eventually(lambda: look_up(cluster, "looked-up") == RECORDS - 1, seconds_max=20)
+        for topic in ("fetched", "looked-up"):
+            assert f"partition.handed_over partition={topic}-0" in cluster.brokers[1].stderr
+            until_copied_anew(cluster, 1, topic)
         assert cluster.brokers[1].stop() == 0
         assert "storage.no_clean_mark" not in cluster.brokers[1].stderr
 
@@ -87,6 +106,29 @@ def test_a_damaged_follower_is_out_of_sync_when_its_leader_dies(tmp_path: Path) 
         assert read_all(cluster.bootstrap, "k") == list(range(RECORDS + 5))
         cluster.brokers[1].start()
         until_copied_anew(cluster, 2, "k")
+
+
+def test_groups_are_served_by_a_sound_replica_of_a_damaged_coordinator(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, settings={"offsets.topic.num.partitions": 1}) as cluster:
+        cluster.create("k")
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", "log_level": 0})
+        for offset in range(60):
+            consumer.commit(offsets=[TopicPartition("k", 0, offset)], asynchronous=False)
+        cluster.until_in_sync(GROUPS, EVERYBODY)
+        first = cluster.leader(GROUPS)
+        broker = cluster.brokers[first]
+        assert broker.stop() == 0
+        (log,) = (broker.data_dir / "logs" / f"{GROUPS}-0").glob("*.log")
+        flip(log, log.stat().st_size // 3)
+        broker.start()
+
+        # It is the preferred leader, and gets leadership back by itself. Then it loads the groups.
+        eventually(lambda: f"partition.handed_over partition={GROUPS}-0" in broker.stderr, seconds_max=40)
+        (found,) = consumer.committed([TopicPartition("k", 0)], timeout=20)
+        assert found.offset == 59
+        consumer.commit(offsets=[TopicPartition("k", 0, 60)], asynchronous=False)
+        consumer.close()
+        until_copied_anew(cluster, first, GROUPS)
 
 
 def test_a_copy_that_is_found_damaged_at_the_start_is_fetched_anew(tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ def test_damage_closes_the_groups_of_one_partition_and_the_documented_repair_ope
             assert "docs/operations.md" in broker.stderr
         broker.stop()
 
-        for snapshot in folder.glob("*.snapshot"):
-            snapshot.unlink()
+        for given_up in (*folder.glob("*.snapshot"), folder / "damaged"):
+            given_up.unlink()
         broker.start()
         with connected(broker.bootstrap) as client:
             for group, was_closed in zip(GROUPS, closed, strict=True):

@@ -77,7 +77,7 @@ class DamagedReplicas:
 
     async def run(self) -> None:
         """The task."""
-        pauses = Pauses(METADATA_AWAY_PAUSE_MS, METADATA_AWAY_PAUSE_MS_MAX)
+        pauses, said = Pauses(METADATA_AWAY_PAUSE_MS, METADATA_AWAY_PAUSE_MS_MAX), ""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -86,8 +86,11 @@ class DamagedReplicas:
             ]
             if not problems:
                 pauses.begin_anew()
+                said = ""
                 continue
-            self._log.warning("partition.not_mended", partitions=len(problems), reason=problems[0])
+            if problems[0] != said:
+                said = problems[0]
+                self._log.warning("partition.not_mended", partitions=len(problems), reason=said)
             await asyncio.sleep(pauses.next_seconds())
             self._news.set()
 

@@ -30,6 +30,7 @@ def print_status(document: Document) -> None:
     table(("BROKER", "ADDRESS", "RACK", "STATE", "LEADS", "HOLDS"), [_broker_row(each) for each in brokers])
     for key, title in _TROUBLES:
         _print_partitions(title, document[key])
+    _print_damage(document.get("damaged_here"))
     _print_risks(document["topics_at_risk"])
 
 
@@ -64,6 +65,16 @@ def _partition_row(entry: Document, *, has_progress: bool) -> tuple[Cell, ...]:
     if not has_progress:
         return row
     return *row, ids_text(entry["adding"]), ids_text(entry["removing"]), left_text(entry["records_left"])
+
+
+def _print_damage(found: Document | None) -> None:
+    """None: the broker is of a release that does not tell."""
+    if found is None or not found["count"]:
+        return
+    typer.echo(f"damaged on the broker that was asked: {counted(found['count'], 'partition')}")
+    for entry in found["partitions"][:_SHOWN_MAX]:
+        typer.echo(f"  {entry['topic']}-{entry['partition']}  ({entry['reason']})")
+    _say_more(found["count"] - _SHOWN_MAX)
 
 
 def _print_risks(topics: Sequence[Document]) -> None:

@@ -34,7 +34,7 @@ async def answer(listening: socket.socket, readiness: Readiness, sources: Source
     app.router.add_get("/health/ready", health.ready)
     MetricsPage(sources, readiness).add_to(app.router)
     GroupPages(sources.groups).add_to(app.router)
-    ClusterPages(sources.cluster).add_to(app.router)
+    ClusterPages(sources.cluster, sources.storage.partitions).add_to(app.router)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.SockSite(runner, listening).start()

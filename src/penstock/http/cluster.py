@@ -11,7 +11,7 @@ Moving chosen partitions and electing leaders is done over Kafka's protocol.
 Rule: who may send a POST is decided before it comes here (change_access.py).
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -27,6 +27,7 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.http.refusals import Refusal, json_reply
 from penstock.limits import BALANCE_MOVES_MAX, HTTP_PARTITIONS_LISTED_MAX, INT_MAX, PARTITION_CHANGES_AT_ONCE
 from penstock.metadata.facts import NO_NODE, ClusterImage
+from penstock.replication.partition import Partition as Replica
 
 Document = dict[str, Any]
 Answer = TypeVar("Answer")
@@ -39,8 +40,10 @@ _STATUS = {
 
 
 class ClusterPages:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, replicas: Iterable[Replica]) -> None:
+        """`replicas`: those that this broker has, whenever they are asked for."""
         self._cluster = cluster
+        self._replicas = replicas
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         router.add_get("/v1/cluster", self.show)
@@ -50,7 +53,8 @@ class ClusterPages:
         router.add_post("/v1/cluster/brokers/{id}/undrain", self.undrain)
 
     async def show(self, request: web.Request) -> web.Response:
-        return json_reply(document(self._cluster.image, self._cluster.store_away_reason_now))
+        shown = document(self._cluster.image, self._cluster.store_away_reason_now)
+        return json_reply(shown | {"damaged_here": _damaged(self._replicas)})
 
     async def drain(self, request: web.Request) -> web.Response:
         broker_id = _id(request.match_info["id"])
@@ -116,6 +120,16 @@ def _listed(partitions: list[Partition]) -> Document:
     """How many, and the first of them."""
     first = partitions[:HTTP_PARTITIONS_LISTED_MAX]
     return {"count": len(partitions), "partitions": [_partition(partition) for partition in first]}
+
+
+def _damaged(replicas: Iterable[Replica]) -> Document:
+    """No other broker knows of these: the cluster knows only who is not in sync."""
+    found = [
+        {"topic": each.name.topic, "partition": each.name.partition, "reason": str(each.offline)}
+        for each in replicas
+        if each.is_damaged
+    ]
+    return {"count": len(found), "partitions": found[:HTTP_PARTITIONS_LISTED_MAX]}
 
 
 def _partition(partition: Partition) -> Document:

@@ -148,6 +148,7 @@ def test_troubles_are_told_and_long_lists_cut(capsys: pytest.CaptureFixture[str]
             metadata_away="no answer",
             offline={"count": 30, "partitions": [partition()] * 30},
             reassigning={"count": 1, "partitions": [moving]},
+            damaged_here={"count": 1, "partitions": [{"topic": "k", "partition": 0, "reason": "rot"}]},
             topics_at_risk=[{"topic": "alone", "reason": "one replica"}],
         )
     )
@@ -157,6 +158,7 @@ def test_troubles_are_told_and_long_lists_cut(capsys: pytest.CaptureFixture[str]
     assert "offline (nobody leads): 30 partitions" in out
     assert "and 10 more: see --json" in out
     assert "1200 on broker 3" in out
+    assert "damaged on the broker that was asked: 1 partition\n  k-0  (rot)\n" in out
     assert "  alone  (one replica)" in out
 
 

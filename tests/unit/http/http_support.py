@@ -1,7 +1,7 @@
 """The pages about a cluster, served as a broker serves them."""
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,23 @@ from penstock.http.change_access import ChangeAccess, requiring_access
 from penstock.http.cluster import ClusterPages
 from penstock.http.refusals import refusals_as_json
 from penstock.observability.logs import Silence
+from penstock.replication.partition import Partition
 
 JSON = {"Content-Type": "application/json"}
 
 
 @asynccontextmanager
 async def client_of(
-    cluster: Cluster, *, host: str = "127.0.0.1", tokens: Path | None = None
+    cluster: Cluster,
+    *,
+    host: str = "127.0.0.1",
+    tokens: Path | None = None,
+    replicas: Sequence[Partition] = (),
 ) -> AsyncIterator[Any]:
     """`host`: where the listener would be that the broker was told to open."""
     with closing(socket.create_server((host, 0))) as listening:
         access = ChangeAccess(listening, None if tokens is None else str(tokens), Silence())
     app = web.Application(middlewares=[refusals_as_json, requiring_access(access)])
-    ClusterPages(cluster).add_to(app.router)
+    ClusterPages(cluster, replicas).add_to(app.router)
     async with TestClient(TestServer(app)) as client:
         yield client

@@ -7,6 +7,8 @@ import pytest
 
 from tests.unit.broker.support import Asker, running_cluster
 from tests.unit.http.http_support import JSON, client_of
+from tests.unit.log.log_support import new_disk
+from tests.unit.replication.test_manager import FIRST_ID, SECOND_ID, image, opened
 
 
 @pytest.fixture
@@ -44,8 +46,18 @@ async def test_the_page_tells_of_brokers_and_of_topics_at_risk(client: Any) -> N
     }
     assert sum(broker["leads"] for broker in page["brokers"]) == 4
     assert page["topics_at_risk"] == [{"topic": "t", "reason": "one replica"}]
-    for trouble in ("offline", "under_replicated", "unbalanced", "reassigning"):
+    for trouble in ("offline", "under_replicated", "unbalanced", "reassigning", "damaged_here"):
         assert page[trouble] == {"count": 0, "partitions": []}
+
+
+async def test_the_page_tells_of_copies_that_are_damaged_on_this_broker(asker: Asker) -> None:
+    made, _ = opened(new_disk(), image({"k": FIRST_ID, "sound": SECOND_ID}))
+    damaged = made.of_topic("k")[0]
+    damaged.mark_damaged("the checksum of the batch at offset 5 does not match")
+    async with client_of(asker.cluster, replicas=list(made)) as client:
+        found = (await shown(client))["damaged_here"]
+    reason = "KAFKA_STORAGE_ERROR: the checksum of the batch at offset 5 does not match"
+    assert found == {"count": 1, "partitions": [{"topic": "k", "partition": 0, "reason": reason}]}
 
 
 async def test_a_broker_is_drained_and_let_in_again(client: Any) -> None:
