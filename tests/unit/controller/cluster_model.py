@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.controller.brokers import Registration, admit, awaits_admission, claim_control, register
 from penstock.controller.decision import Decision
+from penstock.controller.elections import is_withdrawn, withdraw
 from penstock.controller.isr import InSync, IsrProposal, change_isr
 from penstock.errors import ApiError
 from penstock.host.metadata_store import DeleteAll, SessionId
@@ -43,6 +44,8 @@ class Process:
     start_ids: tuple[str, ...] = ()
     missing: frozenset[Name] = frozenset()
     """Folders that were there, and are gone: known until it is admitted."""
+    damaged: dict[Name, int] = field(default_factory=dict)
+    """Logs that it found damaged, and the last leader epoch under which each was fetched."""
     copy: "Process | None" = None
     """Of its disk, as it was after some stop."""
 
@@ -69,6 +72,7 @@ class Flying:
     made_at: int
     may_be_unclean: bool = False
     cancels: bool = False
+    begins_epoch: bool = False
     proposal: Name | None = None
     controller: Controller | None = None
     """Whose decision it is, if it is the controller's own."""
@@ -99,6 +103,7 @@ class ModelCluster(StoredCluster):
         self.sessions += 1
         if not goes_on:
             process.start_ids = (*process.start_ids, f"start {self.sessions}")
+            self._remember_damage(process)
         wanted = Registration(
             broker_id=process.id,
             incarnation=f"session {self.sessions}",
@@ -140,11 +145,41 @@ class ModelCluster(StoredCluster):
         if process.logs.pop(name, ()):
             process.missing |= {name}
 
+    def damage(self, process: Process, name: Name) -> None:
+        state = self.state(*name)
+        if process.log(name) and self.is_acting(process.id) and process.id in state.replicas:
+            process.damaged.setdefault(name, state.leader_epoch)
+
+    def withdraw(self, process: Process, name: Name) -> Flying | None:
+        if name not in process.damaged or not self.is_acting(process.id):
+            return None
+        partition = self.image.topics[name[0]], self.state(*name)
+        decision = withdraw(self.image, partition, process.id, fetched_epoch=process.damaged[name])
+        return None if decision is None else Flying(decision, self.image.revision, begins_epoch=True)
+
+    def begin_anew(self, process: Process, name: Name) -> None:
+        if name not in process.damaged or not process.is_running:
+            return
+        state, fetched_epoch = self.state(*name), process.damaged[name]
+        if is_withdrawn(self.image, state, process.id, fetched_epoch=fetched_epoch):
+            del process.damaged[name]
+            process.logs.pop(name, None)
+
+    def _remember_damage(self, process: Process) -> None:
+        """A start sets damaged logs aside where somebody else has all of it, and tells."""
+        for name in sorted(process.damaged):
+            topic, state = self.image.topics[name[0]], self.state(*name)
+            process.damaged[name] = -1
+            if {*state.isr, *eligible(self.image, topic, state)} - {process.id}:
+                del process.damaged[name]
+                self.lose_folder(process, name)
+
     def take_copy(self, process: Process) -> None:
-        process.copy = replace(process, logs=dict(process.logs), copy=None)
+        process.copy = replace(process, logs=dict(process.logs), damaged={}, copy=None)
 
     def wipe(self, process: Process) -> None:
         process.logs.clear()
+        process.damaged.clear()
         process.start_ids, process.missing = (), frozenset()
         self.sessions += 1
         process.directory_id = f"disk {process.id}, made {self.sessions}"
@@ -157,6 +192,7 @@ class ModelCluster(StoredCluster):
             process.directory_id, process.clean_epoch = found.directory_id, found.clean_epoch
             process.start_ids, process.missing = found.start_ids, found.missing
             process.logs = dict(found.logs)
+            process.damaged.clear()
 
     def expire(self, session: int) -> None:
         before = self.image
@@ -187,9 +223,14 @@ class ModelCluster(StoredCluster):
             ghost.acknowledged, ghost.about_to_join = {}, set()
         return ghost
 
+    def is_led(self, name: Name) -> bool:
+        """By a process that can use its log."""
+        leader = self.state(*name).leader
+        return leader != NO_NODE and self.is_acting(leader) and name not in self.processes[leader].damaged
+
     def append(self, name: Name) -> None:
         leader = self.state(*name).leader
-        if leader != NO_NODE and self.is_acting(leader):
+        if self.is_led(name):
             self.records += 1
             logs = self.processes[leader].logs
             logs[name] = (*logs.get(name, ()), self.records)
@@ -200,7 +241,7 @@ class ModelCluster(StoredCluster):
         is_there = broker is not None and broker.live is not None and process.is_running
         if not is_there or follower == state.leader or follower not in state.replicas:
             return
-        if state.leader == NO_NODE or not self.is_acting(state.leader):
+        if name in process.damaged or not self.is_led(name):
             return
         assert broker is not None
         process.logs[name] = self.processes[state.leader].log(name)
@@ -210,7 +251,7 @@ class ModelCluster(StoredCluster):
     def advance(self, name: Name) -> None:
         """Commit what everybody who counts has acknowledged."""
         state, topic = self.state(*name), self.image.topics[name[0]]
-        if state.leader == NO_NODE or not self.is_acting(state.leader):
+        if not self.is_led(name):
             return
         if len(state.isr) < min_isr(self.image, topic, state):
             return
@@ -224,7 +265,7 @@ class ModelCluster(StoredCluster):
     def propose(self, name: Name, members: set[int]) -> Flying | None:
         """The leader proposes who is in sync: who was, and who has caught up, of these."""
         state = self.state(*name)
-        if state.leader == NO_NODE or not self.is_acting(state.leader):
+        if not self.is_led(name):
             return None
         ghost, log = self.ghost(name), self.processes[state.leader].log(name)
         isr = []
@@ -306,7 +347,7 @@ class ModelCluster(StoredCluster):
         state, ghost, topic = self.state(*name), self.ghosts[name], before.topics[name[0]]
         assert state.partition_epoch == was.partition_epoch + 1
         has_new_leader = state.leader != was.leader
-        has_new_epoch = has_new_leader or not set(was.replicas) <= set(state.replicas)
+        has_new_epoch = flying.begins_epoch or has_new_leader or not set(was.replicas) <= set(state.replicas)
         assert state.leader_epoch == was.leader_epoch + has_new_epoch
         had_records = {*was.isr, *eligible(before, topic, was)}
         if has_new_leader and state.leader != NO_NODE:

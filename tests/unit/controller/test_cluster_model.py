@@ -1,8 +1,8 @@
 """A cluster in which anything may happen at any time loses no committed record, and settles.
 
-Brokers stop, crash, lose their disks, are fenced and come back; leaders propose in-sync replicas; people
-reassign, elect, drain and change settings; controllers come and go. Decisions reach the store at once or
-much later. What must hold is checked after every transaction (`cluster_model.py`).
+Brokers stop, crash, lose their disks, find copies damaged, are fenced and come back; leaders propose in-sync
+replicas; people reassign, elect, drain and change settings; controllers come and go. Decisions reach the
+store at once or much later. What must hold is checked after every transaction (`cluster_model.py`).
 """
 
 from collections.abc import Callable, Iterable
@@ -106,6 +106,20 @@ class AnythingHappens(RuleBasedStateMachine):
         process = self.process(node)
         if not process.is_running:
             self.cluster.lose_folder(process, name)
+
+    @rule(node=nodes, name=names, late=st.booleans())
+    def find_damage(self, node: int, name: tuple[str, int], late: bool) -> None:
+        self.cluster.damage(self.process(node), name)
+        self.mend(node, name, late)
+
+    @rule(node=nodes, name=names, late=st.booleans())
+    def mend(self, node: int, name: tuple[str, int], late: bool) -> None:
+        """Of a damaged copy, as far as it can be now."""
+        process = self.process(node)
+        flying = self.cluster.withdraw(process, name)
+        if flying is not None:
+            self.send(flying, late)
+        self.cluster.begin_anew(process, name)
 
     @rule(node=nodes, late=st.booleans())
     def fence(self, node: int, late: bool) -> None:
@@ -230,6 +244,19 @@ class AnythingHappens(RuleBasedStateMachine):
             self.cluster.carry_out(flying)
         self.lose_the_leader(name, False)
 
+    @rule(name=names, node=nodes, is_in_sync=st.booleans())
+    def find_damage_before_joining(self, name: tuple[str, int], node: int, is_in_sync: bool) -> None:
+        """A follower catches up, and finds its copy damaged before the leader counts it in."""
+        process, everybody = self.process(node), set(self.cluster.processes)
+        if process.id == self.cluster.state(*name).leader:
+            return
+        if not is_in_sync:
+            self.propose(name, everybody - {process.id}, False)
+        self.write(name, everybody, 1)
+        self.find_damage(process.id, name, False)
+        self.propose(name, everybody, False)
+        self.lose_the_leader(name, False)
+
     @rule(name=names, node=nodes, is_alone=st.booleans(), wiped=st.booleans())
     def lose_records_while_counted(
         self, name: tuple[str, int], node: int, is_alone: bool, wiped: bool
@@ -316,6 +343,7 @@ class AnythingHappens(RuleBasedStateMachine):
         for process in self.cluster.processes.values():
             self.join_again(process.id)
             self.start(process.id, False)
+            process.damaged.clear()  # a person has mended what nobody else has
         self.cluster.claim(1)
         for _ in range(STEPS_TO_SETTLE):
             work = urgent(self.cluster.image)
