@@ -42,11 +42,18 @@ LAST_COPY_HELP: Final = (
 
 class DamagedReplicas:
     def __init__(
-        self, cluster: Cluster, storage: Storage, look_at_fetching: Callable[[Replica], None], log: Log
+        self,
+        cluster: Cluster,
+        storage: Storage,
+        own_epoch: Callable[[], int],
+        look_at_fetching: Callable[[Replica], None],
+        log: Log,
     ) -> None:
-        """`look_at_fetching`: told of a replica that is to be fetched no more, or again."""
+        """`own_epoch`: this process's broker epoch. `look_at_fetching`: told of a replica that is to be
+        fetched no more, or again."""
         self._cluster = cluster
         self._storage = storage
+        self._own_epoch = own_epoch
         self._look_at_fetching = look_at_fetching
         self._log = log
         self._node_id = cluster.config.node.node_id
@@ -118,8 +125,10 @@ class DamagedReplicas:
         return partition if partition is not None and partition.is_damaged else None
 
     def _decision(self, image: ClusterImage, replica: Replica) -> Decision:
-        found = _found(image, replica)
-        if found is None or self._damaged(replica) is None:
+        found, own = _found(image, replica), image.brokers.get(self._node_id)
+        # Where another process was admitted under this id, the image speaks of its copy.
+        is_ours = own is not None and own.live_epoch == self._own_epoch()
+        if found is None or not is_ours or self._damaged(replica) is None:
             return NOTHING_TO_DO
         fetched_epoch = self._fetched_epochs[replica]
         return withdraw(image, found, self._node_id, fetched_epoch=fetched_epoch) or NOTHING_TO_DO

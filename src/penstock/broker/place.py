@@ -109,7 +109,7 @@ class Place:
             return self.membership.epoch
 
         self._fetchers = Fetchers(cluster, broker.storage, own_epoch, way, self._tasks, world.clock, log)
-        self._damaged = DamagedReplicas(cluster, broker.storage, self._fetchers.look_at, log)
+        self._damaged = DamagedReplicas(cluster, broker.storage, own_epoch, self._fetchers.look_at, log)
         self._witnesses = Witnesses(
             cluster, self.membership, shared.admission, broker.storage.partitions, way, log
         )

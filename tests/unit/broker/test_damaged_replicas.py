@@ -64,7 +64,9 @@ class Damaged:
         self.storage.open(one.cluster.image)
         one.cluster.subscribe(self.storage.follow)
         self.looked_at: list[Replica] = []
-        self.damaged = DamagedReplicas(one.cluster, self.storage, self.looked_at.append, self.log)
+        self.damaged = DamagedReplicas(
+            one.cluster, self.storage, lambda: one.membership.epoch, self.looked_at.append, self.log
+        )
         self.failures: list[BaseException] = []
         self.tasks = Tasks(lambda name, failure: self.failures.append(failure))
         self.damaged.open()
