@@ -23,6 +23,7 @@ from penstock.spark.planner import Planner
 from penstock.spark.source import RangePartition
 from penstock.types import NO_TOPIC_ID, TopicId, TopicPartition
 from penstock.wire.cluster import EARLIEST, ClusterClient
+from penstock.wire.errors import TopicUnknown
 from tests.unit.wire.fake_cluster import ORDERS, OTHER, TOPIC_ID, FakeCluster, client_of
 
 NEW_ID = TopicId(b"another topic...")
@@ -240,6 +241,19 @@ def test_a_batch_waits_for_a_topic_that_is_absent_when_it_is_planned() -> None:
     with pytest.raises(DataLost, match="topic orders has been deleted"):
         planner.tasks(start, end)
     assert ranges(world.planner(subscribe="orders", failOnDataLoss="false"), start, end) == []
+
+
+def test_a_partition_that_an_answer_lacks_is_not_left_out_of_a_batch() -> None:
+    """It came to the topic just before the batch was planned, and a broker is behind."""
+    world = World()
+    planner = world.planner(subscribe="orders", failOnDataLoss="false")
+    start, end = at({ORDERS: 100}), at({ORDERS: 100, OTHER: 200})
+    del world.cluster.leaders[1]
+    assert planner.next_end(end, takes_all=True) == end
+    with pytest.raises(TopicUnknown, match="orders-1"):
+        planner.tasks(start, end)
+    world.cluster.leaders[1] = 0
+    assert ranges(planner, start, end) == [(OTHER, 0, 200)]
 
 
 def test_a_run_to_the_end_waits_for_a_topic_that_is_absent() -> None:
