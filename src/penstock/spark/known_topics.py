@@ -3,7 +3,8 @@
 One answer of one broker proves little: a broker that has just started, or that is cut off from the metadata
 store, may not know a topic that exists, or may still describe one that was deleted. So what counts is the
 topic id in the query's position. A topic that an answer lacks, or has under another id, is absent at first
-and keeps its place in the position. It is gone when every answer for `gone_after_s` lacked its id.
+and keeps its place in the position. It is gone when all answers lacked its id for `gone_after_s`, from the
+first of them to the newest.
 
 Rule 1: partitions are never forgotten. Within one topic id their number only grows.
 Rule 2: another topic id is another topic. A position in the old one means nothing in the new one.
@@ -40,6 +41,7 @@ class KnownTopics:
         self._expected: dict[str, TopicId | None] = {}
         self._answer: frozenset[TopicPartition] = frozenset()
         self._answer_ids: dict[str, TopicId] = {}
+        self._answered_at = 0.0
         self._absent_since: dict[str, float] = {}
 
     def expect(self, topics: Iterable[str], ids: Ids) -> None:
@@ -50,6 +52,7 @@ class KnownTopics:
         """Take the newest answer of the cluster. What it means, together with those before it."""
         self._answer = frozenset(partitions)
         self._answer_ids = known_ids(ids)
+        self._answered_at = now_s
         found = {partition.topic for partition in self._answer}
         for topic in found:
             if self._expected.get(topic) is None:
@@ -62,7 +65,12 @@ class KnownTopics:
         same = {topic for topic in found if self._is_same(topic)}
         absent = self._expected.keys() - same
         self._absent_since = {topic: self._absent_since.get(topic, now_s) for topic in absent}
-        gone = {each for each, since in self._absent_since.items() if now_s - since >= self._gone_after_s}
+        # Time that passes without an answer proves nothing.
+        gone = {
+            topic
+            for topic, since in self._absent_since.items()
+            if self._answered_at - since >= self._gone_after_s
+        }
         made_anew = gone & found
         usable = same | made_anew
         return Look(

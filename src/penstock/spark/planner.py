@@ -222,9 +222,12 @@ class Planner:
     def _look(self, client: ClusterClient, *, again: bool = False) -> Look:
         """Asked again now and then only: triggers may come every few milliseconds."""
         now = self._monotonic()
-        is_due = self._asked_at is None or now - self._asked_at >= self._settings.discovery_ms / 1000
-        if not is_due and not again:
-            return self._topics.look(now)
+        known = self._topics.look(now)
+        wait_s = self._settings.discovery_ms / 1000
+        if known.absent:
+            wait_s = min(wait_s, _ABSENT_PAUSE_S)  # what is not decided yet is asked about soon
+        if self._asked_at is not None and now - self._asked_at < wait_s and not again:
+            return known
         found = discover(client, self._settings.subscription)
         self._asked_at = self._monotonic()
         look = self._topics.learn(found.partitions, found.ids, self._asked_at)

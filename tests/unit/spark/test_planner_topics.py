@@ -153,6 +153,18 @@ def test_a_topic_is_deleted_when_no_broker_has_known_it_for_long(subscription: d
     assert ranges(allowing, start, start) == []
 
 
+def test_one_answer_does_not_delete_a_topic_however_long_ago_it_was() -> None:
+    world = World()
+    planner = world.planner(subscribe="orders", **{"partition.metadata.cache.ttl.ms": "3600000"})
+    start = at({ORDERS: 100, OTHER: 200})
+    world.forget()
+    assert planner.next_end(start, takes_all=True) == start
+    world.remember()
+    world.ends = {ORDERS: 101, OTHER: 201}
+    world.cluster.sleep(2 * GONE_AFTER_S)
+    assert planner.next_end(start, takes_all=True) == at({ORDERS: 101, OTHER: 201})
+
+
 @pytest.mark.parametrize("subscription", SUBSCRIPTIONS)
 def test_a_topic_made_anew_is_read_from_its_beginning_also_after_a_restart(
     subscription: dict[str, str],
