@@ -13,16 +13,21 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark import TaskContext
+from pyspark.sql.pandas.types import to_arrow_type
 
 from penstock.errors import CommandFailed
+from penstock.protocol.compression import Codec
 from penstock.spark.pipelines.alone import alone
 from penstock.spark.pipelines.etl import stages
 from penstock.spark.pipelines.etl.stage_sink import Dead
 from penstock.spark.pipelines.etl.stage_topic import StageTopic
+from penstock.spark.records.encode import encode
+from penstock.spark.table import HEADERS_TYPE
 from penstock.testing import Broker
+from penstock.types import TopicPartition
 from tests.spark.etl_runs import records_of, run_once, settings_for, written
 from tests.spark.postgres_server import postgres_server
-from tests.spark.topics import create, fill
+from tests.spark.topics import client_of, create, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -316,6 +321,112 @@ TO_LAKE = """
     partition_by = "day"
     time_column = "at"
 """
+
+
+TOMBSTONES = """
+    name = "NAME"
+    [extract]
+    from = "topic"
+    topic = "NAME-source"
+    schema = "id bigint, text string"
+    key_column = "id"
+    timestamp_column = "sent_at"
+    headers_column = "sent_with"
+    [transform]
+    sql = "select *, upper(text) as loud from rows"
+    [enrich]
+    format = "csv"
+    path = "texts.csv"
+    schema = "text string, meaning string"
+    on = "text"
+    missing = "drop"
+"""
+TOMBSTONES_TO_POSTGRES = """
+    [load]
+    to = "postgresql"
+    url = "URL"
+    table = "NAME"
+    key = "id"
+"""
+
+
+def produce_with_tombstones(running: Broker, topic: str) -> None:
+    create(running, topic, 1)
+    records = [
+        (b"1", b'{"id": 1, "text": "a"}'),
+        (b"2", b'{"id": 2, "text": "a"}'),
+        (b"2", None),
+        (b"3", None),
+        (b"3", b'{"id": 3, "text": "b"}'),
+        (b"no number", None),
+        (None, None),
+    ]
+    headers = pa.array([[{"key": "by", "value": b"me"}]] * len(records), to_arrow_type(HEADERS_TYPE))
+    batches = encode(
+        pa.array([key for key, _ in records], pa.binary()),
+        pa.array([value for _, value in records], pa.binary()),
+        headers,
+        pa.array([1_600_000_000_000] * len(records), pa.int64()),
+        codec=Codec.NONE,
+        batch_bytes_max=100_000,
+    )
+    with client_of(running) as client:
+        client.produce(TopicPartition(topic, 0), batches)
+
+
+def test_a_tombstone_deletes_in_postgresql_what_its_key_names(
+    spark: "SparkSession", running: Broker, postgres: str, tmp_path: Path
+) -> None:
+    (tmp_path / "texts.csv").write_text("text,meaning\na,first\nb,second\n")
+    produce_with_tombstones(running, "gone-source")
+    spec = written(tmp_path, TOMBSTONES + TOMBSTONES_TO_POSTGRES, NAME="gone", URL=postgres)
+    report = run_once(spark, settings_for(spec, running.bootstrap))
+    with psycopg.connect(postgres) as database:
+        found = database.execute(
+            "select id, loud, meaning, extract(epoch from sent_at)::int, sent_with from gone order by id"
+        ).fetchall()
+    sent_with = [{"key": "by", "value": "bWU="}]
+    assert found == [
+        (1, "A", "first", 1_600_000_000, sent_with),
+        (3, "B", "second", 1_600_000_000, sent_with),
+    ]
+    letters = {each.key: each for each in records_of(running.bootstrap, "gone.dead")}
+    assert report.dead_letters == len(letters) == 2
+    assert letters[b"no number"].headers["penstock-error"] == "the key of the record is no bigint"
+    assert letters[None].headers["penstock-error"] == "a tombstone without a key: of what?"
+    # A query that leaves the mark out would lose deletions without a word.
+    careless = TOMBSTONES.replace("select *, upper(text) as loud", "select id, text") + TOMBSTONES_TO_POSTGRES
+    spec = written(tmp_path, careless, NAME="gone", URL=postgres)
+    with pytest.raises(CommandFailed, match="leaves out the column _deleted, which says that a row"):
+        run_once(spark, settings_for(spec, running.bootstrap, "extract"))
+
+
+def test_a_tombstone_is_a_dead_letter_or_a_tombstone_elsewhere(
+    spark: "SparkSession", running: Broker, tmp_path: Path
+) -> None:
+    produce_with_tombstones(running, "kept-source")
+    plain = TOMBSTONES[: TOMBSTONES.index("[transform]")]
+    load = '[load]\n    to = "topic"\n    topic = "NAME-loaded"\n'
+    spec = written(tmp_path, f'    key = "id"{plain}{load}', NAME="kept")
+    assert run_once(spark, settings_for(spec, running.bootstrap)).dead_letters == 4
+    assert len(records_of(running.bootstrap, "kept-loaded")) == 3
+    letters = records_of(running.bootstrap, "kept.dead")
+    assert {each.headers["penstock-error"] for each in letters} == {
+        "the record has no value: it is a tombstone"
+    }
+    (tmp_path / "asked").mkdir()
+    asked = plain.replace("key_column", 'tombstones = "delete"\n    key_column').replace(
+        "NAME-source", "kept-source"
+    )
+    spec = written(tmp_path / "asked", f'    key = "id"{asked}{load}', NAME="kept-asked")
+    assert run_once(spark, settings_for(spec, running.bootstrap)).dead_letters == 2
+    found = [
+        (each.key, each.value and json.loads(each.value)["text"])
+        for each in records_of(running.bootstrap, "kept-asked-loaded")
+    ]
+    assert sorted(found, key=str) == sorted(
+        [(b"1", "a"), (b"2", "a"), (b"2", None), (b"3", None), (b"3", "b")], key=str
+    )
 
 
 def test_what_only_spark_can_see_is_said_in_one_sentence(

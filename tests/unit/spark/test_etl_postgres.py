@@ -405,6 +405,48 @@ def test_with_a_version_the_newest_row_stays_wherever_it_comes_from(url: str) ->
     assert found == [(1, 10, "0"), (2, 10, "0"), (3, 2, "0")]
 
 
+def test_rows_that_say_so_are_deleted_in_their_order(url: str) -> None:
+    def put(offset: int, key: int) -> StagedRow:
+        return StagedRow(0, offset, f'{{"id": {key}, "name": "{offset}"}}')
+
+    def gone(offset: int, key: int) -> StagedRow:
+        return StagedRow(0, offset, f'{{"id": {key}, "_deleted": true}}')
+
+    schema = columns_of("id bigint, name string")
+    target = Target(url, "deleting", tuple(schema.fieldNames()), ("id",), "stage", deletes=True)
+    postgres.prepare(target, schema)
+    # 1 stays; 2 is deleted in the batch that brings it; 3 is there, deleted, and there again; 9 never was.
+    assert committed(
+        target, 0, [put(0, 1), put(1, 2), gone(2, 2), put(3, 3), gone(4, 3), put(5, 3), gone(6, 9)]
+    )
+    assert ids(target) == [1, 3]
+    assert committed(target, 1, [gone(7, 3), put(8, 4), put(9, 5)])
+    assert ids(target) == [1, 4, 5]
+    # A row that PostgreSQL refuses to delete is found, and the others are taken one by one.
+    with psycopg.connect(url) as database:
+        database.execute("create table deleting_children (parent bigint references deleting)")
+        database.execute("insert into deleting_children values (4)")
+    refused: list[Refused] = []
+    told = staged(target, [gone(10, 4), gone(11, 5), put(12, 6)], "with a child")
+    assert postgres.commit(target, target.table, 2, [told], refused.extend)
+    assert [each.row.offset for each in refused] == [10]
+    assert "violates foreign key constraint" in refused[0].reason
+    assert ids(target) == [1, 4, 6]
+
+
+def test_with_a_time_as_version_an_older_tombstone_deletes_nothing(url: str) -> None:
+    def row(offset: int, key: int, version: int, rest: str = "") -> StagedRow:
+        return StagedRow(0, offset, f'{{"id": {key}, "version": {version}{rest}}}')
+
+    schema = columns_of("id bigint, version int")
+    target = Target(url, "old_tombstones", ("id", "version"), ("id",), "stage", "version", True)
+    postgres.prepare(target, schema)
+    gone = ', "_deleted": true'
+    assert committed(target, 0, [row(0, 1, 5), row(1, 2, 5)])
+    assert committed(target, 1, [row(2, 1, 4, gone), row(3, 2, 6, gone)])
+    assert ids(target) == [1]
+
+
 def test_offsets_that_the_table_holds_are_refused_whoever_brings_them(url: str) -> None:
     target = target_in(url, "held")
     assert committed(target, 9, rows(0, 1))

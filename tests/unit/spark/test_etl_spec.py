@@ -237,6 +237,62 @@ def test_records_between_stages_have_the_key_that_rows_are_told_apart_by(tmp_pat
         assert "[load] version: needs a key, and is no part of it" in refusal(tmp_path, text + wrong)
 
 
+FROM_TOPIC = """\
+name = "shop"
+
+[extract]
+from = "topic"
+topic = "orders"
+schema = "id bigint, name string"
+"""
+
+
+def tombstones_of(spec: Spec) -> str:
+    assert isinstance(spec.extract, FromTopic)
+    return spec.extract.tombstones
+
+
+def test_tombstones_delete_where_the_target_can_and_the_key_is_known(tmp_path: Path) -> None:
+    keyed = FROM_TOPIC + 'key_column = "id"\n'
+    upsert = TO_POSTGRES + 'key = "id"\n'
+    assert tombstones_of(spec_of(tmp_path, keyed + upsert)) == "delete"
+    assert tombstones_of(spec_of(tmp_path, keyed + 'tombstones = "row"\n' + upsert)) == "row"
+    for left_out in (FROM_TOPIC + upsert, keyed + TO_POSTGRES, keyed + TO_TOPIC):
+        assert tombstones_of(spec_of(tmp_path, left_out)) == "dead"
+    asked = keyed + 'tombstones = "delete"\n'
+    topic = spec_of(tmp_path, 'key = "id"\n' + asked + TO_TOPIC)
+    assert (topic.deletes, topic.key_in_every_stage) == (True, ("id",))
+    timed = spec_of(tmp_path, asked + 'timestamp_column = "at"\n' + upsert + 'version = "at"')
+    assert timed.deletes
+
+
+@pytest.mark.parametrize(
+    ("extract", "load", "told"),
+    [
+        ("", TO_POSTGRES + 'key = "id"', "nothing says which column the key of a record is"),
+        (
+            'key_column = "id"\n',
+            TO_TOPIC,
+            "rows must be told apart by what the key of a record is: key = 'id'",
+        ),
+        ('key_column = "id"\n', TO_POSTGRES + 'key = "name"', "by what the key of a record is: key = 'id'"),
+        (
+            'key_column = "id"\n',
+            TO_POSTGRES + 'key = "id"\nversion = "at"',
+            "a tombstone has no version: leave [load] version out",
+        ),
+        (
+            'key_column = "id"\n',
+            '[load]\nto = "delta"\npath = "lake"\n',
+            "rows of a delta table are not deleted",
+        ),
+    ],
+)
+def test_deletes_that_cannot_be_are_refused(tmp_path: Path, extract: str, load: str, told: str) -> None:
+    text = FROM_TOPIC + extract + 'tombstones = "delete"\n' + load
+    assert told in refusal(tmp_path, text)
+
+
 def test_a_file_that_cannot_be_read_is_said_to_be_so(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match=r"cannot read .*nowhere.toml: No such file"):
         read_spec(tmp_path / "nowhere.toml")

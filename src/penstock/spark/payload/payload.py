@@ -5,7 +5,8 @@ schema of the user's can still ask for. A field that has the name of one of thes
 
 Rule 1: a row is judged by the whole schema if any of its columns is asked for, so that it is good or bad
         whoever asks. If none is asked for, values are not looked at.
-Rule 2: a value that is null (a tombstone) is a good row without any of its columns.
+Rule 2: a value that is null (a tombstone) is a good row without any of its columns. Who reads decides what
+        it means, by the column `value`.
 Rule 3: values become Python objects only some thousands at a time, whatever was fetched at once.
 """
 

@@ -7,7 +7,7 @@ its lag, and a process of its own if that is wanted. A stage that dies leaves th
 
     spec.py, spec_file.py, places.py     what one file says about all stages, and what is wrong with it
     rows.py                              rows as records of a stage's topic, and back
-    extract.py                           from files, tables and topics      (database*.py, settling.py)
+    extract*.py                          from files, tables and topics      (database*.py, settling.py)
     transform.py, enrich.py              what happens to rows
     load.py                              to where they are wanted           (postgres*.py)
     stage_topic.py, stage_sink.py        writes a stage's topic, and not twice after a crash or a retry

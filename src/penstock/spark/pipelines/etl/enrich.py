@@ -20,11 +20,11 @@ from penstock.spark.pipelines.etl.address import without_password
 from penstock.spark.pipelines.etl.database import connect
 from penstock.spark.pipelines.etl.database_source import batch_of
 from penstock.spark.pipelines.etl.rows import columns_of, json_of, letter_of
-from penstock.spark.pipelines.etl.spec import Enrich, Reference, Spec
+from penstock.spark.pipelines.etl.spec import DELETED, Enrich, Reference, Spec
 from penstock.spark.pipelines.running import reason
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 _FOUND = "_found"
@@ -49,11 +49,13 @@ class References:
 
         missing, on = self._enrich.missing, list(self._enrich.on)
         joined = rows.join(f.broadcast(self._current()), on, "left")
-        is_bad = joined[COLUMN].isNotNull() if COLUMN in rows.columns else f.lit(False)
+        passes = joined[COLUMN].isNotNull() if COLUMN in rows.columns else f.lit(False)
+        if DELETED in rows.columns:  # such a row has nothing but its key
+            passes |= joined[DELETED].isNotNull()
         if missing == "drop":
-            joined = joined.where(is_bad | f.col(_FOUND).isNotNull())
+            joined = joined.where(passes | f.col(_FOUND).isNotNull())
         elif missing == "dead":
-            joined = self._with_letters(joined, rows)
+            joined = self._with_letters(joined, rows, passes)
         return joined.drop(_FOUND)
 
     def schema_after(self, rows: "DataFrame") -> "StructType":
@@ -66,7 +68,7 @@ class References:
         self._check(rows)
         self._current()
 
-    def _with_letters(self, joined: "DataFrame", rows: "DataFrame") -> "DataFrame":
+    def _with_letters(self, joined: "DataFrame", rows: "DataFrame", passes: "Column") -> "DataFrame":
         from pyspark.sql import functions as f
 
         named = f.concat_ws(
@@ -77,7 +79,7 @@ class References:
             ),
         )
         nothing_found = f.when(
-            f.col(_FOUND).isNull(), f.concat(f.lit("the reference has nothing for "), named)
+            f.col(_FOUND).isNull() & ~passes, f.concat(f.lit("the reference has nothing for "), named)
         )
         value = f.when(
             f.col(_FOUND).isNull(),

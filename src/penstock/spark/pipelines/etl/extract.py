@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import CommandFailed
 from penstock.spark.payload.dead_letters import COLUMN
-from penstock.spark.payload.payload import Payload
 from penstock.spark.pipelines.etl import database_source
 from penstock.spark.pipelines.etl.database import connect
+from penstock.spark.pipelines.etl.extract_topic import rows_of_topic, topic_schema
 from penstock.spark.pipelines.etl.rows import CORRUPT, columns_of, letter_of, with_corrupt
 from penstock.spark.pipelines.etl.spec import FromDatabase, FromFiles, FromTopic, Spec
 
@@ -50,17 +50,13 @@ def check_source(spec: Spec) -> None:
 
 def source_schema(spec: Spec) -> "StructType":
     """The columns of rows, without the dead letter."""
-    from pyspark.sql.types import StructType
-
     match spec.extract:
         case FromFiles(_, _, schema):
             return columns_of(schema)
         case FromDatabase() as source:
             return columns_of(_table_ddl(source))
         case FromTopic() as source:
-            payload = Payload.from_options(payload_options(source, spec.dead_letters))
-            assert payload is not None, "the format is not raw"
-            return StructType([field for field in payload.fields() if field.name != COLUMN])
+            return topic_schema(source, spec)
 
 
 def _table_ddl(source: FromDatabase) -> str:
@@ -75,16 +71,6 @@ def _table_ddl(source: FromDatabase) -> str:
             f"the table {source.table} has no column {source.column} to read it by; it has {', '.join(known)}"
         )
     return source.schema or ", ".join(f"`{field.name}` {field.type}" for field in fields)
-
-
-def payload_options(source: FromTopic, dead_topic: str) -> dict[str, str]:
-    options = {
-        "valueFormat": source.format,
-        "valueSchema": source.schema,
-        "badRows": "deadletter",
-        "deadLetterTopic": dead_topic,
-    }
-    return options if source.message is None else options | {"valueMessage": source.message}
 
 
 def extracted(
@@ -108,13 +94,7 @@ def extracted(
                 .load()
             )
         case FromTopic() as topic:
-            rows = (
-                spark.readStream.format("penstock")
-                .options(**reading, **payload_options(topic, spec.dead_letters))
-                .option("subscribe", topic.topic)
-                .load()
-            )
-            return rows.select(*source_schema(spec).fieldNames(), COLUMN)
+            return rows_of_topic(spark, topic, spec, reading)
 
 
 def _from_files(spark: "SparkSession", files: FromFiles, dead_topic: str) -> "DataFrame":

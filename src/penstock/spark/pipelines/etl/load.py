@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import BinaryType
+from pyspark.sql.types import BinaryType, StructType
 
 from penstock.errors import CommandFailed
 from penstock.spark.lake import sink
@@ -19,12 +19,11 @@ from penstock.spark.pipelines.checkpoint import is_new
 from penstock.spark.pipelines.etl import postgres, postgres_sink
 from penstock.spark.pipelines.etl.postgres import Target
 from penstock.spark.pipelines.etl.rows import diverted, json_of, letter_of
-from penstock.spark.pipelines.etl.spec import Spec, ToLake, ToPostgres
+from penstock.spark.pipelines.etl.spec import DELETED, Spec, ToLake, ToPostgres
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-    from pyspark.sql.types import StructType
 
 
 def check_target(spec: Spec, checkpoint: Path) -> None:
@@ -74,15 +73,16 @@ def postgres_writer(
     assert isinstance(to, ToPostgres), "it is asked for such"
     topic = spec.input_topic("load")
     assert topic is not None, "load is never the first stage"
-    target = Target(to.url, to.table, tuple(schema.fieldNames()), to.key, topic, to.version)
+    columns = [name for name in schema.fieldNames() if name != DELETED]
+    target = Target(to.url, to.table, tuple(columns), to.key, topic, to.version, spec.deletes)
     named = {"key": to.key, "version": (to.version,) if to.version is not None else ()}
-    for what, columns in named.items():
-        if unknown := [name for name in columns if name not in target.columns]:
+    for what, wanted in named.items():
+        if unknown := [name for name in wanted if name not in target.columns]:
             raise CommandFailed(
                 f"{spec.file}: [load] {what}: rows have no column {unknown[0]}; "
                 f"they have {', '.join(target.columns)}"
             )
-    postgres.prepare(target, schema)
+    postgres.prepare(target, StructType([field for field in schema if field.name != DELETED]))
     postgres_sink.register(rows.sparkSession)
     good = diverted(_without_null_keys(rows, target, spec), access)
     # PostgreSQL reads bytes as hexadecimal digits, and JSON of Spark's has them otherwise.

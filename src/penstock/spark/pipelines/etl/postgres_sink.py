@@ -63,8 +63,8 @@ class Told(WriterCommitMessage):
 
 class PostgresWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str]) -> None:
-        _, table, columns, key, topic, version = json.loads(options["target"])
-        self._target = Target(options["url"], table, tuple(columns), tuple(key), topic, version)
+        _, table, columns, key, *others = json.loads(options["target"])
+        self._target = Target(options["url"], table, tuple(columns), tuple(key), *others)
         self._access: dict[str, str] = json.loads(options["access"])
         self._dead_topic = options["deadTopic"]
 

@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple
 import psycopg
 from psycopg import sql
 
+from penstock.spark.pipelines.etl.spec import DELETED
+
 ROWS_SINGLY: Final = 1_000
 REFUSED: Final = (
     psycopg.DataError,
@@ -62,6 +64,8 @@ class Target(NamedTuple):
     """That rows are from."""
     version: str | None = None
     """Of rows with the same key, the one with the largest value in this column stays. None: the last one."""
+    deletes: bool = False
+    """Whether rows can say that what their key names is to be deleted (`spec.DELETED`)."""
 
     @property
     def staging(self) -> sql.Identifier:
@@ -98,22 +102,50 @@ def names(given: Sequence[str]) -> sql.Composed:
 
 def taking(target: Target, some: sql.Composable) -> sql.Composed:
     """The statement for those rows of the staging table `s`; of those with the same key only the newest."""
-    columns = sql.SQL(", ").join(sql.SQL("r.{}").format(sql.Identifier(name)) for name in target.columns)
     keys = sql.SQL(", ").join(sql.SQL("r.{}").format(sql.Identifier(name)) for name in target.key)
     rows = sql.SQL(
-        "select {distinct} {columns} from {staging} s, "
+        "select {distinct} {columns}{is_gone} from {staging} s, "
         "json_populate_record(null::{table}, s.row::json) r where {some} order by {order}"
     ).format(
         distinct=sql.SQL("distinct on ({})").format(keys) if target.key else sql.SQL(""),
-        columns=columns,
+        columns=sql.SQL(", ").join(sql.SQL("r.{}").format(sql.Identifier(name)) for name in target.columns),
+        is_gone=_is_gone() if target.deletes else sql.SQL(""),
         staging=target.staging,
         table=target.identifier,
         some=some,
         order=keys + _newest_first(target) if target.key else sql.SQL("s.part, s.pos"),
     )
-    return sql.SQL("insert into {} as kept ({}) {} {}").format(
+    if target.deletes:
+        before, rows = _deleting(target, rows)
+    else:
+        before = sql.Composed([])
+    return before + sql.SQL("insert into {} as kept ({}) {} {}").format(
         target.identifier, names(target.columns), rows, _on_conflict(target)
     )
+
+
+def _is_gone() -> sql.Composed:
+    return sql.SQL(", coalesce((s.row::json ->> {})::boolean, false) penstock_gone").format(
+        sql.Literal(DELETED)
+    )
+
+
+def _deleting(target: Target, rows: sql.Composed) -> tuple[sql.Composed, sql.Composed]:
+    """What comes before the insert, and the rows that are inserted. A key is deleted or inserted, never both:
+    only its newest row counts."""
+    same_key = sql.SQL(" and ").join(
+        sql.SQL("kept.{0} = newest.{0}").format(sql.Identifier(name)) for name in target.key
+    )
+    is_newer = sql.Composed([])
+    if target.version is not None:
+        is_newer = sql.SQL(" and (kept.{0} is null or newest.{0} >= kept.{0})").format(
+            sql.Identifier(target.version)
+        )
+    before = sql.SQL(
+        "with newest as ({}), gone as (delete from {} kept using newest where penstock_gone and {}{}) "
+    ).format(rows, target.identifier, same_key, is_newer)
+    left = sql.SQL("select {} from newest where not penstock_gone").format(names(target.columns))
+    return before, left
 
 
 def _newest_first(target: Target) -> sql.Composable:

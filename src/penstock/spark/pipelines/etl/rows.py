@@ -33,11 +33,11 @@ _WRITING: Final = {"timestampFormat": f"{_TIME_FORMAT}xxx", "timestampNTZFormat"
 _READING: Final = {**_WRITING, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 
 
-def json_of(rows: "DataFrame") -> "Column":
-    """All columns but the dead letter, as one value."""
+def json_of(rows: "DataFrame", *, without: str = COLUMN) -> "Column":
+    """All columns but the dead letter, and one more that can be left out, as one value."""
     from pyspark.sql import functions as f
 
-    values = [rows[f"`{name}`"] for name in rows.columns if name != COLUMN]
+    values = [rows[f"`{name}`"] for name in rows.columns if name not in (COLUMN, without)]
     return f.to_json(f.struct(*values), _WRITING)
 
 

@@ -10,6 +10,8 @@ from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.options import READ_COMMITTED
 from penstock.spark.pipelines.etl.address import without_password
 
+DELETED: Final = "_deleted"
+"""A column that is true in rows that say that what their key names is gone, and null in others."""
 STAGES: Final = ("extract", "transform", "enrich", "load")
 
 
@@ -36,6 +38,12 @@ class FromTopic(NamedTuple):
     format: str
     schema: str
     message: str | None
+    key_column: str | None = None
+    """What a record's key is: a column of the rows, of the value's or one more."""
+    timestamp_column: str | None = None
+    headers_column: str | None = None
+    tombstones: str = "dead"
+    """What becomes of records without a value: dead, row, delete."""
 
 
 Extract = FromFiles | FromDatabase | FromTopic
@@ -119,11 +127,15 @@ class Spec(NamedTuple):
         return (*self.topics, "load")
 
     @property
+    def deletes(self) -> bool:
+        """Whether a record without a value deletes what its key names in the target."""
+        return isinstance(self.extract, FromTopic) and self.extract.tombstones == "delete"
+
+    @property
     def key_in_every_stage(self) -> tuple[str, ...]:
         """Columns that rows must have from the first stage on, or versions of a row overtake each other."""
-        if isinstance(self.load, ToPostgres) and self.load.key and self.load.version is None:
-            return self.key
-        return ()
+        is_ordered = isinstance(self.load, ToPostgres) and self.load.key and self.load.version is None
+        return self.key if is_ordered or self.deletes else ()
 
     def query_name(self, stage: str) -> str:
         return f"{self.name}-{stage}"

@@ -248,6 +248,8 @@ def _spec(whole: Section, checkpoint: Path | None) -> Spec:
     load = _load(section)
     whole.done()
     key = _stage_key(whole, key, load)
+    if isinstance(extract, FromTopic):
+        extract = _with_tombstones(whole, extract, load, key)
     _check_topics(whole, [*topics.values(), dead_letters], extract, load)
     return Spec(
         file=whole.file,
@@ -277,6 +279,31 @@ def _stage_key(whole: Section, key: tuple[str, ...], load: Load) -> tuple[str, .
             "the key of [load], or name a column that grows with every change: [load] version",
         )
     return key or load.key
+
+
+def _with_tombstones(whole: Section, source: FromTopic, load: Load, key: tuple[str, ...]) -> FromTopic:
+    """What becomes of tombstones, if the file leaves it open: they delete where that is possible."""
+    problem = _no_deletes(source, load, key)
+    if source.tombstones == "delete" and problem is not None:
+        raise whole.wrong(None, f'[extract] tombstones = "delete": {problem}')
+    is_open = not source.tombstones
+    deletes = is_open and problem is None and isinstance(load, ToPostgres)
+    return source._replace(tombstones="delete" if deletes else "dead") if is_open else source
+
+
+def _no_deletes(source: FromTopic, load: Load, key: tuple[str, ...]) -> str | None:
+    """Why tombstones cannot delete what their key names."""
+    if source.key_column is None:
+        return "nothing says which column the key of a record is: name it as key_column"
+    if isinstance(load, ToLake):
+        return f"rows of a {load.format} table are not deleted: load to PostgreSQL or a topic"
+    if key != (source.key_column,):
+        return f"rows must be told apart by what the key of a record is: key = {source.key_column!r}"
+    if isinstance(load, ToPostgres) and load.key != (source.key_column,):
+        return f"rows must be told apart by what the key of a record is: [load] key = {source.key_column!r}"
+    if isinstance(load, ToPostgres) and load.version not in (None, source.timestamp_column):
+        return "a tombstone has no version: leave [load] version out, or let it be timestamp_column"
+    return None
 
 
 def _stage(whole: Section, stage: str, topics: dict[str, str], name: str) -> Section:
@@ -327,9 +354,19 @@ def _extract(section: Section) -> Extract:
                 format=form,
                 schema=_schema_of_topic(section, form),
                 message=section.optional("message") if form == "protobuf" else None,
+                key_column=section.optional("key_column"),
+                timestamp_column=section.optional("timestamp_column"),
+                headers_column=section.optional("headers_column"),
+                tombstones=_tombstones(section),
             )
     section.done()
     return found
+
+
+def _tombstones(section: Section) -> str:
+    """Empty if the file leaves it open."""
+    is_given = section.optional("tombstones") is not None
+    return section.choice("tombstones", ("dead", "row", "delete")) if is_given else ""
 
 
 def _schema_of_topic(section: Section, form: str) -> str:

@@ -24,6 +24,7 @@ from penstock.spark.payload.dead_letters import COLUMN
 from penstock.spark.pipelines.cluster import cluster, partitions_of
 from penstock.spark.pipelines.etl import stage_sink
 from penstock.spark.pipelines.etl.rows import json_of
+from penstock.spark.pipelines.etl.spec import DELETED
 from penstock.spark.pipelines.etl.stage_sink import BATCH_HEADER, Begun, Dead
 from penstock.spark.table import HEADERS_TYPE
 from penstock.wire.cluster import EARLIEST, LATEST
@@ -45,11 +46,14 @@ class StageTopic:
         access: Mapping[str, str],
         checkpoint: Path,
         dead: Dead,
+        writes_tombstones: bool = False,
     ) -> None:
+        """`writes_tombstones`: rows that are to be deleted become records without a value."""
         self._topic = topic
         self._dead = dead
         self._query = query
         self._key = list(key)
+        self._writes_tombstones = writes_tombstones
         self._access = dict(access)
         self._notes = checkpoint / NOTES
 
@@ -72,7 +76,7 @@ class StageTopic:
         record = {
             "topic": f.lit(self._topic),
             "key": _key_of(rows, self._key),
-            "value": json_of(rows).cast("binary"),
+            "value": self._value_of(rows),
             "headers": f.lit(None).cast(HEADERS_TYPE),
         }
         if COLUMN in rows.columns:
@@ -82,6 +86,13 @@ class StageTopic:
                 for name, column in record.items()
             }
         return rows.select(*(column.alias(name) for name, column in record.items()))
+
+    def _value_of(self, rows: "DataFrame") -> "Column":
+        from pyspark.sql import functions as f
+
+        if not self._writes_tombstones or DELETED not in rows.columns:
+            return json_of(rows).cast("binary")
+        return f.when(f.col(DELETED).isNull(), json_of(rows, without=DELETED).cast("binary"))
 
     def _mark(self, batch: int) -> str:
         return f"{self._query}/{batch}/"
@@ -134,7 +145,7 @@ class StageTopic:
         )
         is_same = (
             f.col("key").eqNullSafe(f.col("_key"))
-            & (f.col("value") == f.col("_value"))
+            & f.col("value").eqNullSafe(f.col("_value"))
             & (f.col("topic") == self._topic)
         )
         return (

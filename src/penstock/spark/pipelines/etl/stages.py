@@ -14,7 +14,7 @@ from penstock.spark.pipelines.etl.enrich import References
 from penstock.spark.pipelines.etl.extract import extracted, source_schema
 from penstock.spark.pipelines.etl.load import lake_writer, postgres_writer
 from penstock.spark.pipelines.etl.rows import diverted, parsed
-from penstock.spark.pipelines.etl.spec import Spec, ToLake, ToPostgres, ToTopic
+from penstock.spark.pipelines.etl.spec import DELETED, Spec, ToLake, ToPostgres, ToTopic
 from penstock.spark.pipelines.etl.stage_sink import Dead
 from penstock.spark.pipelines.etl.stage_topic import StageTopic
 from penstock.spark.pipelines.etl.transform import ERROR_COLUMN, transformed, with_errors_as_letters
@@ -89,9 +89,19 @@ def _check_key(spark: "SparkSession", spec: Spec) -> None:
             )
 
 
+def _check_deletes(spark: "SparkSession", spec: Spec) -> None:
+    for stage in spec.stages[1:] if spec.deletes else ():
+        if DELETED not in input_schema(spark, spec, stage).fieldNames():
+            raise CommandFailed(
+                f"{spec.file}: [transform] leaves out the column {DELETED}, which says that a row is to be "
+                'deleted: select it too, or give [extract] tombstones = "dead"'
+            )
+
+
 def _writer(spark: "SparkSession", settings: EtlSettings, stage: str) -> "DataStreamWriter":
     spec, access = settings.spec, settings.access
     _check_key(spark, spec)
+    _check_deletes(spark, spec)
     if stage == "extract":
         rows = extracted(spark, spec, settings.reading, settings.rows_per_batch)
         return rows.writeStream.foreachBatch(topic_of(settings, stage).write)
@@ -133,6 +143,7 @@ def topic_of(settings: EtlSettings, stage: str) -> StageTopic:
         access=settings.access,
         checkpoint=settings.checkpoint(stage),
         dead=Dead(spec.dead_letters, stage),
+        writes_tombstones=stage == "load",
     )
 
 

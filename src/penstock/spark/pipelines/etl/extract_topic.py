@@ -1,0 +1,128 @@
+"""extract from a topic: values as rows, what else a record has as columns, and tombstones.
+
+A record without a value, a tombstone, says that what its key names is gone. It is no row. A spec says what
+becomes of it:
+
+    dead      a dead letter, which the report counts
+    delete    a row with the column that the key is (`key_column`), time and headers if they are asked for,
+              and `_deleted`. It keeps its place among rows of its key through all stages, and load deletes
+    row       a row like others, in which all columns of the value are null
+
+Rule: with `delete`, every stage passes `_deleted` on; a [transform] that does not select it is refused
+      (`stages.py`). So no deletion gets lost on the way without a word.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from penstock.errors import CommandFailed
+from penstock.spark.payload.dead_letters import COLUMN
+from penstock.spark.payload.payload import Payload
+from penstock.spark.pipelines.etl.rows import letter_of
+from penstock.spark.pipelines.etl.spec import DELETED, FromTopic, Spec
+from penstock.spark.pipelines.headers import source_headers
+from penstock.spark.table import full_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+
+def payload_options(source: FromTopic, dead_topic: str) -> dict[str, str]:
+    options = {
+        "valueFormat": source.format,
+        "valueSchema": source.schema,
+        "badRows": "deadletter",
+        "deadLetterTopic": dead_topic,
+    }
+    return options if source.message is None else options | {"valueMessage": source.message}
+
+
+def _payload_schema(source: FromTopic, dead_topic: str) -> "StructType":
+    from pyspark.sql.types import StructType
+
+    payload = Payload.from_options(payload_options(source, dead_topic))
+    assert payload is not None, "the format is not raw"
+    return StructType(payload.fields())
+
+
+def topic_schema(source: FromTopic, spec: Spec) -> "StructType":
+    """Columns of rows: those of values, then those of records that the spec asks for."""
+    from pyspark.sql.types import BooleanType, StringType, StructField, StructType
+
+    found = [field for field in _payload_schema(source, spec.dead_letters) if field.name != COLUMN]
+    names = {field.name for field in found}
+    kinds: dict[str, DataType] = {field.name: field.dataType for field in full_schema(include_headers=True)}
+    asked = {source.timestamp_column: "timestamp", source.headers_column: "headers"}
+    if source.key_column is not None and source.key_column not in names:
+        found.append(StructField(source.key_column, StringType()))
+        names.add(source.key_column)
+    for name, what in asked.items():
+        if name is None:
+            continue
+        if name in names:
+            raise CommandFailed(
+                f"{spec.file}: [extract] {what}_column: rows have a column {name} already: give another name"
+            )
+        found.append(StructField(name, kinds[what]))
+        names.add(name)
+    if spec.deletes:
+        found.append(StructField(DELETED, BooleanType()))
+    return StructType(found)
+
+
+def rows_of_topic(
+    spark: "SparkSession", source: FromTopic, spec: Spec, reading: Mapping[str, str]
+) -> "DataFrame":
+    """The columns of `topic_schema`, and `deadLetter`."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
+
+    records = full_schema(include_headers=source.headers_column is not None)
+    of_values = _payload_schema(source, spec.dead_letters)
+    wanted = StructType([field for field in records if field.name != "timestampType"] + of_values.fields)
+    given = (
+        spark.readStream.format("penstock")
+        .options(**reading, **payload_options(source, spec.dead_letters))
+        .option("subscribe", source.topic)
+        .schema(wanted)
+        .load()
+    )
+    schema = topic_schema(source, spec)
+    columns = {field.name: f.col(f"`{field.name}`") for field in of_values if field.name != COLUMN}
+    is_tombstone = f.col("value").isNull()
+    reason = f.lit(None).cast("string")
+    if spec.deletes:
+        columns[DELETED] = f.when(is_tombstone, f.lit(True))
+    elif source.tombstones == "dead":
+        reason = f.when(is_tombstone, f.lit("the record has no value: it is a tombstone"))
+    if source.key_column is not None:
+        name, kind = source.key_column, schema[source.key_column].dataType.simpleString()
+        key = _key_as(kind)
+        is_of_value = name in columns
+        columns[name] = f.when(is_tombstone, key).otherwise(columns[name]) if is_of_value else key
+        needed = is_tombstone if is_of_value else f.col("key").isNotNull()
+        is_unreadable = needed & f.col("key").isNotNull() & key.isNull()
+        reason = f.coalesce(reason, f.when(is_unreadable, f.lit(f"the key of the record is no {kind}")))
+        if spec.deletes:
+            is_missing = is_tombstone & f.col("key").isNull()
+            reason = f.coalesce(reason, f.when(is_missing, f.lit("a tombstone without a key: of what?")))
+    if source.timestamp_column is not None:
+        columns[source.timestamp_column] = f.col("timestamp")
+    if source.headers_column is not None:
+        columns[source.headers_column] = f.col("headers")
+    letter = letter_of(
+        reason, "extract", spec.dead_letters, f.col("key"), f.col("value"), source_headers(f.col("topic"))
+    )
+    return given.select(
+        *(columns[name].alias(name) for name in schema.fieldNames()),
+        f.coalesce(f.col(COLUMN), letter).alias(COLUMN),
+    )
+
+
+def _key_as(kind: str) -> "Column":
+    """The text of a record's key as a value of this type; null if it is none."""
+    from pyspark.sql import functions as f
+
+    text = f.col("key").cast("string")
+    return f.when(f.is_valid_utf8(text), text.try_cast(kind))
