@@ -8,23 +8,21 @@ wait, Spark is stopped, PostgreSQL goes on, and then Spark is killed.
 import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 
 import psycopg
 import pytest
 
 from penstock.testing import Broker
 from tests.spark.etl_runs import count_of, records_of, written
+from tests.spark.pipeline_process import PipelineProcess
 from tests.spark.postgres_server import postgres_server
-from tests.spark.spark_cluster import command_line, processes_of
+from tests.spark.spark_cluster import command_line
 from tests.spark.topics import create, fill
 
-SECONDS_MAX = 240.0
 ROWS = 300
 SPEC = """
     name = "killed"
@@ -42,45 +40,14 @@ SPEC = """
 """
 
 
-def eventually(condition: Callable[[], bool], process: "Stages", what: str, *, every_s: float = 0.25) -> None:
-    deadline = monotonic() + SECONDS_MAX
-    while not condition():
-        assert process.process.poll() is None, process.log.read_text()[-3000:]
-        assert monotonic() < deadline, f"{what}: {process.log.read_text()[-3000:]}"
-        sleep(every_s)
-
-
-class Stages:
-    """The command, in a session of its own so that all of its processes are found."""
-
+class Stages(PipelineProcess):
     def __init__(self, folder: Path, bootstrap: str, *words: str) -> None:
-        self.log = folder / f"{'-'.join(words).strip('-')}-{monotonic()}.log"
-        command = [sys.executable, "-m", "penstock", "pipeline", "etl", "--spec", str(folder / "etl.toml")]
-        command += ["--bootstrap", bootstrap, "--master", "local[2]", "--every", "0.2"]
-        command += [
-            "--max-rows-per-batch",
-            "200",
-            "--set",
-            "spark.sql.shuffle.partitions=2",
-            "--json",
-            *words,
-        ]
-        with self.log.open("wb") as output:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            )
-
-    def pids(self) -> list[int]:
-        return processes_of(self.process.pid)
+        log = folder / f"{'-'.join(words).strip('-')}-{monotonic()}.log"
+        given = ["etl", "--spec", str(folder / "etl.toml"), "--bootstrap", bootstrap]
+        super().__init__(log, *given, "--every", "0.2", "--max-rows-per-batch", "200", *words)
 
     def java(self) -> int:
         return next(pid for pid in self.pids() if "SparkSubmit" in command_line(pid))
-
-    def kill(self) -> None:
-        for pid in self.pids():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait()
 
 
 @pytest.fixture
@@ -127,32 +94,31 @@ def test_each_row_arrives_once_although_stages_are_killed(
         middle = Stages(tmp_path, bootstrap, "--stage", "transform")
         stack.callback(middle.kill)
         # The stage in the middle dies in a batch of which something is written.
-        eventually(
+        middle.eventually(
             lambda: count_of(bootstrap, "killed.transform") > 0 if has_note(spec.checkpoint) else False,
-            middle,
             "transform writes",
             every_s=0.02,
         )
         middle.kill()
         # The others go on.
         produce(running, ROWS)
-        eventually(lambda: count_of(bootstrap, "killed.extract") == 2 * ROWS, ends, "extract goes on")
+        ends.eventually(lambda: count_of(bootstrap, "killed.extract") == 2 * ROWS, "extract goes on")
         loaded = count_of(bootstrap, "killed.transform")
-        eventually(lambda: table.rows() == loaded, ends, "load goes on")
+        ends.eventually(lambda: table.rows() == loaded, "load goes on")
         assert loaded < 2 * ROWS
         # It comes back and catches up.
         middle = Stages(tmp_path, bootstrap, "--stage", "transform")
         stack.callback(middle.kill)
-        eventually(lambda: table.rows() >= 2 * ROWS, middle, "transform catches up")
+        middle.eventually(lambda: table.rows() >= 2 * ROWS, "transform catches up")
         produce_and_kill_between_commits(running, table, ends, spec.checkpoint / "load" / "commits")
         # And all is there, once.
         ends = Stages(tmp_path, bootstrap, "--stage", "extract", "--stage", "load")
         stack.callback(ends.kill)
-        eventually(lambda: table.rows() >= 3 * ROWS, ends, "load catches up")
+        ends.eventually(lambda: table.rows() >= 3 * ROWS, "load catches up")
         for each in (ends, middle):
             each.process.send_signal(signal.SIGINT)
         for each in (ends, middle):
-            assert each.process.wait(SECONDS_MAX) == 0, each.log.read_text()
+            each.ends_well()
     report = json.loads(ends.log.read_text().splitlines()[-1])
     assert report["stages"]["load"]["name"] == "killed-load"
     for topic in ("killed.extract", "killed.transform"):
@@ -176,9 +142,9 @@ def produce_and_kill_between_commits(running: Broker, table: Table, ends: Stages
         holder.execute("select * from penstock_batches for update")
         produce(running, 2 * ROWS)
         waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
-        eventually(lambda: sum(table.numbers(waiting)) > 0, ends, "load commits")
+        ends.eventually(lambda: sum(table.numbers(waiting)) > 0, "load commits")
         os.kill(ends.java(), signal.SIGSTOP)
         holder.rollback()
-    eventually(lambda: table.batch() > before, ends, "PostgreSQL commits")
+    ends.eventually(lambda: table.batch() > before, "PostgreSQL commits")
     ends.kill()
     assert not (commits / str(table.batch())).exists()
