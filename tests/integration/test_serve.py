@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.config.broker_settings import find_setting
 from penstock.protocol.messages.fetch import FETCH
 from tests.integration.broker_process import BrokerProcess, Finished, eventually, penstock, serving
 from tests.integration.raw_client import (
@@ -131,6 +132,40 @@ def test_a_config_file_is_read_and_its_mistakes_are_named(data_dir: Path, tmp_pa
     ):
         client.create_topic("wide")
         assert client.fetch("wide", 0, partition=2).responses[0].partitions[0].error_code == 0
+
+
+# What the file that comes with Kafka says, beside places and addresses.
+AS_KAFKA_COMES = {
+    "process.roles": "broker,controller",
+    "controller.quorum.bootstrap.servers": "localhost:9093",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "controller.listener.names": "CONTROLLER",
+    "num.network.threads": 3,
+    "num.io.threads": 8,
+    "socket.send.buffer.bytes": 102400,
+    "socket.receive.buffer.bytes": 102400,
+    "socket.request.max.bytes": 104857600,
+    "num.partitions": 1,
+    "num.recovery.threads.per.data.dir": 1,
+    "offsets.topic.replication.factor": 1,
+    "share.coordinator.state.topic.replication.factor": 1,
+    "share.coordinator.state.topic.min.isr": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "log.retention.hours": 168,
+    "log.segment.bytes": 1073741824,
+    "log.retention.check.interval.ms": 300000,
+}
+
+
+def test_a_configuration_of_kafka_starts_the_broker_with_warnings(data_dir: Path) -> None:
+    settings = {**AS_KAFKA_COMES, "message.max.bytes": 200_000_000}
+    with serving(data_dir, settings=settings) as broker:
+        warned = [line for line in broker.stderr.splitlines() if "config.warning" in line]
+    names = {name for name in settings if any(name in line for line in warned)}
+    without_effect = {name for name in AS_KAFKA_COMES if find_setting(name) is None}
+    assert names == {*without_effect, "message.max.bytes", "socket.request.max.bytes"}
+    assert len(warned) == len(without_effect) + 1
 
 
 def test_an_address_that_no_client_could_use_is_refused(data_dir: Path) -> None:

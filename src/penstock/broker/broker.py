@@ -155,6 +155,8 @@ class _Foundation(NamedTuple):
 async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[RunningBroker]:
     """A broker that serves within the block and has stopped cleanly after it."""
     loop = asyncio.get_running_loop()
+    for warning in config.warnings:
+        world.log.warning("config.warning", reason=warning)
     async with AsyncExitStack() as stack:
         found = await _open_storage(config, world, stack)
         cluster, storage = found.cluster, found.storage

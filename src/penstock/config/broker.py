@@ -120,6 +120,8 @@ class BrokerConfig(NamedTuple):
     cleaner: CleanerConfig
     groups: GroupConfig
     topic_defaults: TopicConfig
+    warnings: tuple[str, ...] = ()
+    """What the operator should know of the settings that were given at start."""
 
     @classmethod
     def of(cls, given: Given = NOTHING_GIVEN, *, insecure: bool = False) -> "BrokerConfig":

@@ -373,13 +373,22 @@ _COMPACTION = (
         minimum=1,
         reload=True,
     ),
-    Setting("log.cleaner.threads", INT, 1, "The logs cleaned at once.", minimum=0, effect=ONE_CLEANER),
+    Setting(
+        "log.cleaner.threads",
+        INT,
+        1,
+        "The logs cleaned at once.",
+        minimum=0,
+        reload=True,
+        effect=ONE_CLEANER,
+    ),
     Setting(
         "log.cleaner.io.buffer.size",
         INT,
         512 * 1024,
         "The memory for reading and writing.",
         minimum=0,
+        reload=True,
         effect="none: a cleaning reads and writes a mebibyte at a time",
     ),
     Setting(
@@ -388,6 +397,7 @@ _COMPACTION = (
         0.9,
         "How full the memory for keys may become.",
         minimum=0,
+        reload=True,
         effect="none: three quarters, beyond which searching takes long",
     ),
 )

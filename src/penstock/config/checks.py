@@ -16,10 +16,13 @@ from penstock.limits import LONG_MAX
 
 # Pairs of which the first may not exceed the second, and why.
 _AT_MOST = (
-    ("message.max.bytes", "socket.request.max.bytes", "a batch has to fit a request"),
-    ("message.max.bytes", "log.segment.bytes", "a batch has to fit a segment"),
     ("socket.request.max.bytes", "queued.max.request.bytes", "a request has to fit what all requests share"),
     ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms", "records are cleaned between"),
+)
+# Pairs of which the first has no effect beyond the second, and why. Kafka takes them, so they only warn.
+_NO_USE_ABOVE = (
+    ("message.max.bytes", "socket.request.max.bytes", "a larger batch does not fit a request"),
+    ("message.max.bytes", "log.segment.bytes", "a larger batch does not fit a segment"),
 )
 # Two names of one thing.
 _SAME = (("node.id", "broker.id"), ("log.dirs", "log.dir"))
@@ -40,6 +43,16 @@ def broker_problems(given: Given, refused: Collection[str] = ()) -> list[str]:
     if not any(name.startswith("log.flush.") for name in refused):
         problems += _flush_problem("log.", lambda name: topic_value_of(name, NOTHING, given))
     return problems
+
+
+def broker_warnings(given: Given) -> list[str]:
+    """What a broker was given that does not do what it seems to."""
+    return [
+        f"{small} = {value_of(small, given)}: without effect above {large} = {value_of(large, given)}: {why}"
+        for small, large, why in _NO_USE_ABOVE
+        if any(name in given.static for name in (small, large))
+        and value_of(small, given) > value_of(large, given)
+    ]
 
 
 def topic_problems(overrides: Mapping[str, str], given: Given) -> list[str]:

@@ -11,6 +11,7 @@ from itertools import chain
 from penstock.config.broker_settings import BROKER_SETTINGS, SECTIONS
 from penstock.config.departures import DEPARTURES, KAFKA_HAS_NOT
 from penstock.config.group_settings import ONE_GROUP_SETTINGS
+from penstock.config.kafka_settings import PROTECTING
 from penstock.config.setting import ConfigType, Setting
 from penstock.config.topic_settings import IGNORED_TOPIC_SETTINGS, TOPIC_SETTINGS
 
@@ -35,7 +36,8 @@ The file is TOML with each key in quotes:
 ```
 
 A key that does not exist, a value that is not allowed and settings that contradict each other stop the
-broker before it starts, all reported together.
+broker before it starts, all reported together. Settings of Kafka that this broker does not have only warn,
+unless they protect something; see [below](#settings-of-kafka-that-this-broker-does-not-have).
 
 | Flag of `serve` | Setting |
 |---|---|
@@ -73,6 +75,36 @@ of its own follows the broker setting named beside it. The limits are the broker
 `group.consumer.min.session.timeout.ms` and its like; a session must be longer than a heartbeat interval.
 """
 
+_KAFKA_INTRODUCTION = """\
+## Settings of Kafka that this broker does not have
+
+A configuration that was written for Kafka may be given as it is: settings that this broker does not have are
+left out, and the log says so (`config.warning`). So it is with `message.max.bytes` above
+`socket.request.max.bytes` or `log.segment.bytes`, which Kafka takes too: larger batches are rejected.
+
+These stop the start, because without them something would be unprotected, unless they are empty or have a
+default that protects nothing:
+"""
+
+_STOPS_THE_START = """\
+
+So do values that Kafka takes and this broker does not:
+
+| Setting | Kafka takes | Why not here |
+|---|---|---|
+| `listeners` | an address beyond this machine without TLS | Open to everybody; `--insecure` allows it. |
+| `log.dirs` | several directories | There is one. |
+| `queued.max.request.bytes` | -1, no limit | Clients would decide how much memory the broker needs. |
+| `fetch.max.bytes` | more than 57671680 | The same. |
+| `num.partitions` | more than 10000 | The same. |
+| `ssl.keystore.type`, `ssl.truststore.type` | JKS, PKCS12 | Only PEM files can be read. |
+| `replica.selector.class`, `group.consumer.assignors` | classes of Java | Only what is built in. |
+| any other name | ignores it | A misspelt setting would have no effect, and nobody would notice. |
+
+While the broker runs, settings that it does not know are kept and listed, and have no effect
+(AlterConfigs, IncrementalAlterConfigs).
+"""
+
 _TLS_NOTE = """\
 Each of these can be set for one listener, with the listener's name in lower case:
 `listener.name.tls.ssl.client.auth`.
@@ -80,7 +112,7 @@ Each of these can be set for one listener, with the listener's name in lower cas
 
 
 def render() -> str:
-    return "\n".join(chain(_departures(), _topics(), _groups(), _brokers()))
+    return "\n".join(chain(_departures(), _topics(), _groups(), _brokers(), _kafkas()))
 
 
 def _departures() -> Iterator[str]:
@@ -113,6 +145,15 @@ def _brokers() -> Iterator[str]:
         if title == "TLS":
             yield _TLS_NOTE
         yield from _table(settings)
+
+
+def _kafkas() -> Iterator[str]:
+    yield _KAFKA_INTRODUCTION
+    yield "| Setting | Why |"
+    yield "|---|---|"
+    for name, reason in PROTECTING.items():
+        yield f"| `{name}` | {reason} |"
+    yield _STOPS_THE_START
 
 
 def _table(settings: Iterable[Setting]) -> Iterator[str]:

@@ -3,7 +3,8 @@
 Every source becomes (key, text, origin) triples, lowest first; each is parsed on its own and a
 later one replaces an earlier. Then the settings are checked against each other.
 
-Rule 1: a key nobody declared is refused, with the nearest one that was.
+Rule 1: a key nobody declared is refused, with the nearest one that was. One of Kafka's that is not
+        declared here has no effect and gives a warning, unless it protects something (`kafka_settings`).
 Rule 2: a refusal says which source it came from.
 Rule 3: all problems are reported together: one start is enough to learn of them.
 """
@@ -14,7 +15,8 @@ from typing import Any, NamedTuple
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.broker_settings import BROKER_SETTINGS, find_setting
-from penstock.config.checks import broker_problems, listener_problems
+from penstock.config.checks import broker_problems, broker_warnings, listener_problems
+from penstock.config.kafka_settings import INSTEAD, PROTECTING, is_without_effect
 from penstock.config.layers import Given, value_of
 from penstock.config.listeners import ADDRESS_FORM, advertise, parse_address
 from penstock.config.setting import render, unknown_setting
@@ -63,7 +65,8 @@ def load(
         *_from_sets(sets, sets_origin, problems),
         *_from_flags(flags, problems),
     ]
-    static, refused = _parse(entries, problems)
+    warnings: list[str] = []
+    static, refused = _parse(entries, problems, warnings)
     _apply_advertised(flags.get("advertised"), static, refused, problems)
     given = Given(MappingProxyType(static))
     problems += broker_problems(given, refused)
@@ -77,14 +80,20 @@ def load(
         problems += listener_problems(config)
     if problems:
         raise ConfigError("\n".join(problems))
-    return config
+    return config._replace(warnings=(*warnings, *broker_warnings(given)))
 
 
-def _parse(entries: Sequence[_Entry], problems: list[str]) -> tuple[dict[str, str], set[str]]:
+def _parse(
+    entries: Sequence[_Entry], problems: list[str], warnings: list[str]
+) -> tuple[dict[str, str], set[str]]:
     static: dict[str, str] = {}
     refused: set[str] = set()
     for key, text, origin in entries:
         setting = find_setting(key)
+        if setting is None and is_without_effect(key, text):
+            instead = f": {INSTEAD[key]}" if key in INSTEAD else ""
+            warnings.append(f"{key}: a setting of Kafka without effect here{instead} (from {origin})")
+            continue
         if setting is None:
             problems.append(f"{_unknown(key)} (from {origin})")
             refused.add(key)
@@ -98,6 +107,8 @@ def _parse(entries: Sequence[_Entry], problems: list[str]) -> tuple[dict[str, st
 
 
 def _unknown(key: str) -> str:
+    if key in PROTECTING:
+        return f"{key}: a setting of Kafka that this broker does not have: {PROTECTING[key]}; leave it out"
     said = unknown_setting(key, BROKER_SETTINGS)
     return said if said.endswith("?") else f"{said}; `python -m penstock.config.reference` lists all"
 

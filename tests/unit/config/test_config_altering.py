@@ -197,9 +197,23 @@ def test_a_brokers_settings_are_checked_like_a_topics() -> None:
     assert broker_refusal(("max.connections", "1", SET), ("max.connections", "2", SET))[0] is (
         ErrorCode.INVALID_REQUEST
     )
-    code, said = broker_refusal(("message.max.bytes", "104857601", SET))
+    code, said = broker_refusal(("log.flush.policy", "interval", SET))
     assert code is ErrorCode.INVALID_CONFIG
-    assert "a batch has to fit a request" in said
+    assert "needs log.flush.interval.ms" in said
+
+
+def test_a_broker_takes_sizes_that_have_no_use_as_kafka_does() -> None:
+    for name, value in (("message.max.bytes", "104857601"), ("log.segment.bytes", "1048576")):
+        assert alter_broker({}, [Alteration(name, value)], DEFAULT) == {name: value}
+    small = DEFAULT.with_dynamic(own={"log.segment.bytes": "1048576"})
+    assert small.topic_defaults.batch_bytes_max == 1_048_576
+
+
+@pytest.mark.parametrize(
+    "name", ["log.cleaner.threads", "log.cleaner.io.buffer.size", "log.cleaner.io.buffer.load.factor"]
+)
+def test_what_kafka_changes_at_run_time_is_taken_also_without_effect(name: str) -> None:
+    assert alter_broker({}, [Alteration(name, "2")], DEFAULT).keys() == {name}
 
 
 def test_a_broker_keeps_settings_that_it_does_not_know_without_effect() -> None:
@@ -241,16 +255,17 @@ def test_replacing_a_brokers_settings_leaves_only_what_is_given() -> None:
 
 
 def test_settings_for_all_brokers_are_judged_without_one_brokers_own() -> None:
-    one = DEFAULT.with_dynamic(own={"log.segment.bytes": "2000000", "log.cleanup.policy": "compact"})
-    large = Alteration("message.max.bytes", "3000000")
+    shortest, longest = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+    one = DEFAULT.with_dynamic(own={longest: "2000", "log.cleanup.policy": "compact"})
+    large = Alteration(shortest, "3000")
     with pytest.raises(ApiError):
         alter_broker(one.given.own, [large], one)
     added = Alteration("log.cleanup.policy", "compact", APPEND)
     assert alter_broker({}, [large, added], one, cluster_wide=True) == {
-        "message.max.bytes": "3000000",
+        shortest: "3000",
         "log.cleanup.policy": "delete,compact",
     }
-    assert replace_broker([("message.max.bytes", "3000000")], one, cluster_wide=True)
+    assert replace_broker([(shortest, "3000")], one, cluster_wide=True)
 
 
 NAMES = st.sampled_from(sorted(TOPIC_SETTINGS)) | st.text(max_size=20)

@@ -3,6 +3,8 @@
 import pytest
 
 from penstock.config.broker import ClientAuth
+from penstock.config.broker_settings import BROKER_SETTINGS
+from penstock.config.kafka_settings import PROTECTING, WITHOUT_EFFECT
 from penstock.config.listeners import Address, SecurityProtocol
 from penstock.config.sources import load
 from penstock.errors import ConfigError
@@ -112,7 +114,7 @@ def test_a_bad_value_is_refused_with_its_source() -> None:
 def test_all_problems_are_reported_together() -> None:
     found = problems(
         {"kafka": "nowhere", "http": "0.0.0.0:1"},
-        ("=", "novalue", "message.max.bytes=200000000", "log.flush.policy=interval", "log.roll.ms=0"),
+        ("=", "novalue", "queued.max.request.bytes=2000", "log.flush.policy=interval", "log.roll.ms=0"),
         '"log.dirs" = ["a", "b"]\n"ssl.client.auth" = "sometimes"',
     )
     assert [line.partition(":")[0] for line in found] == [
@@ -122,7 +124,7 @@ def test_all_problems_are_reported_together() -> None:
         "ssl.client.auth = 'sometimes'",
         "unknown setting ''; `python -m penstock.config.reference` lists all (from --set)",
         "log.roll.ms = '0'",
-        "message.max.bytes = 200000000",
+        "socket.request.max.bytes = 104857600",
         "log.flush.policy = interval",
         "http.listener = '0.0.0.0",
     ]
@@ -167,16 +169,6 @@ def test_a_toml_value_no_setting_can_have_is_refused(value: str) -> None:
     ("sets", "sentence"),
     [
         (
-            ["message.max.bytes=104857601"],
-            "message.max.bytes = 104857601: must be at most socket.request.max.bytes = 104857600:"
-            " a batch has to fit a request",
-        ),
-        (
-            ["log.segment.bytes=1048576"],
-            "message.max.bytes = 1048588: must be at most log.segment.bytes = 1048576:"
-            " a batch has to fit a segment",
-        ),
-        (
             ["queued.max.request.bytes=1048576"],
             "socket.request.max.bytes = 104857600: must be at most queued.max.request.bytes = 1048576:"
             " a request has to fit what all requests share",
@@ -194,6 +186,69 @@ def test_a_toml_value_no_setting_can_have_is_refused(value: str) -> None:
 )
 def test_settings_that_contradict_each_other_are_refused(sets: list[str], sentence: str) -> None:
     assert problems(sets=tuple(sets)) == [sentence]
+
+
+@pytest.mark.parametrize(
+    ("setting", "warning"),
+    [
+        (
+            "message.max.bytes=104857601",
+            "message.max.bytes = 104857601: without effect above socket.request.max.bytes = 104857600:"
+            " a larger batch does not fit a request",
+        ),
+        (
+            "log.segment.bytes=1048576",
+            "message.max.bytes = 1048588: without effect above log.segment.bytes = 1048576:"
+            " a larger batch does not fit a segment",
+        ),
+        (
+            "offsets.topic.replication.factor=3",
+            "offsets.topic.replication.factor: a setting of Kafka without effect here:"
+            " __consumer_offsets follows default.replication.factor (from --set)",
+        ),
+        (
+            "num.io.threads=8",
+            "num.io.threads: a setting of Kafka without effect here (from --set)",
+        ),
+        (
+            "zookeeper.connect=localhost:2181",
+            "zookeeper.connect: a setting of Kafka without effect here (from --set)",
+        ),
+        (
+            "security.inter.broker.protocol=PLAINTEXT",
+            "security.inter.broker.protocol: a setting of Kafka without effect here (from --set)",
+        ),
+    ],
+)
+def test_what_kafka_takes_and_has_no_effect_here_warns(setting: str, warning: str) -> None:
+    assert load(sets=[setting]).warnings == (warning,)
+
+
+def test_settings_with_an_effect_do_not_warn() -> None:
+    assert load(sets=["log.retention.ms=5"]).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("authorizer.class.name=a.b.C", "there is no authorizer"),
+        (
+            "security.inter.broker.protocol=SSL",
+            "brokers connect to each other by the listeners that they have",
+        ),
+        ("ssl.cipher.suites=TLS_AES_128_GCM_SHA256", "TLS is Python's"),
+    ],
+)
+def test_a_protection_that_is_not_there_stops_the_start(setting: str, reason: str) -> None:
+    (said,) = problems(sets=(setting,))
+    name = setting.partition("=")[0]
+    assert said.startswith(f"{name}: a setting of Kafka that this broker does not have: {reason}")
+    assert load(sets=[f"{name}="]).warnings, "an empty one protects nothing"
+
+
+def test_no_setting_of_this_broker_is_listed_as_one_that_it_lacks() -> None:
+    assert not (WITHOUT_EFFECT | PROTECTING.keys()) & BROKER_SETTINGS.keys()
+    assert not WITHOUT_EFFECT & PROTECTING.keys()
 
 
 def test_the_largest_batch_may_be_as_large_as_a_request_and_a_segment() -> None:
