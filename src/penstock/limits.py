@@ -92,14 +92,15 @@ GROUP_REPORTS_AT_ONCE = 4
 GROUP_PAGES_AT_ONCE = 4
 # What another broker is asked in one question about groups, and how long it may take. It asks leaders itself.
 GROUP_REPORTS_PER_QUESTION = 20
-PEER_REPORTS_MS_MAX = 4 * SECOND_MS
-# The same for the ends of logs: so many partitions in a question, so many questions at once, so long for all
-# that one leader is asked for one page.
+PEER_REPORTS_MS_MAX = 4_500
+# The same for the ends of logs: so many partitions in a question, so many questions at once, so long for one
+# and so long for all that one leader is asked for one page.
 LOG_POSITIONS_PER_QUESTION = 1_000
 PEER_POSITIONS_AT_ONCE = 8
-PEER_POSITIONS_MS_MAX = 1_500
+PEER_POSITION_MS_MAX = 1_500
+PEER_POSITIONS_MS_MAX = 2 * SECOND_MS
 # A broker that did not answer such a question is not asked again for so long.
-PEER_UNAVAILABLE_MS = 10 * SECOND_MS
+PEER_UNAVAILABLE_MS = 5 * SECOND_MS
 # The age of a record that waits is read from the log: so many at once, so many kept, for so long.
 # Batches beyond so many records, or that expand to more, are not opened for it.
 RECORD_TIMES_READ_AT_ONCE = 16
@@ -507,6 +508,8 @@ assert METRICS_GROUP_PARTITIONS_MAX <= RECORD_TIMES_KEPT_MAX
 assert HTTP_GROUPS_LISTED_DEFAULT <= HTTP_GROUPS_LISTED_MAX
 # A coordinator has asked the leaders, or given up on one of them, before its own answer is overdue.
 assert PEER_POSITIONS_MS_MAX * 2 < PEER_REPORTS_MS_MAX
+# A silent leader is known as one before the time for all its questions is over. Then it is not asked again.
+assert PEER_POSITION_MS_MAX < PEER_POSITIONS_MS_MAX < PEER_UNAVAILABLE_MS
 # One entry for each interval of a full segment of the default size,
 # of twelve bytes, the larger of the two kinds.
 assert SEGMENT_BYTES_DEFAULT // INDEX_INTERVAL_BYTES * 12 <= INDEX_BYTES_MAX

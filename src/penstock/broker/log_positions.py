@@ -17,7 +17,12 @@ from penstock.broker.record_times import RecordTimes
 from penstock.broker.record_times import Wanted as WantedTime
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.lag import LogSpan
-from penstock.limits import LOG_POSITIONS_PER_QUESTION, PEER_POSITIONS_AT_ONCE, PEER_POSITIONS_MS_MAX
+from penstock.limits import (
+    LOG_POSITIONS_PER_QUESTION,
+    PEER_POSITION_MS_MAX,
+    PEER_POSITIONS_AT_ONCE,
+    PEER_POSITIONS_MS_MAX,
+)
 from penstock.metadata.facts import NO_NODE, ClusterImage
 from penstock.protocol.messages.log_positions import (
     LOG_POSITIONS,
@@ -107,7 +112,7 @@ class LogPositions:
         self, peers: PeerQuestions, leader: int, wanted: Sequence[PositionQuestion]
     ) -> list[LogPosition]:
         request = LogPositionsRequest([_question(each) for each in wanted])
-        answer = await peers.ask(leader, LOG_POSITIONS, request, PEER_POSITIONS_MS_MAX)
+        answer = await peers.ask(leader, LOG_POSITIONS, request, PEER_POSITION_MS_MAX)
         if answer.error_code != ErrorCode.NONE or len(answer.partitions) != len(wanted):
             raise PeerUnavailable(leader, answer.error_message or f"error {answer.error_code}")
         return [_position(entry) for entry in answer.partitions]

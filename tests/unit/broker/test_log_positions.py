@@ -131,6 +131,17 @@ async def test_a_silent_broker_is_waited_for_once_and_asked_again_when_it_is_new
     assert durations[2] >= 0.2, "another session of it may answer"
 
 
+async def test_a_silent_leader_holds_up_one_page_and_not_the_next(silent_port: int) -> None:
+    peers: Any = PeerQuestions(Known(silent_port), Way("PLAINTEXT"))  # type: ignore[arg-type]
+    found, loop, durations = positions(led_by(2), peers), asyncio.get_running_loop(), []
+    for _ in range(3):
+        began = loop.time()
+        assert await found.find([PositionQuestion(TOPIC, 0)]) == [UNKNOWN]
+        durations.append(loop.time() - began)
+    assert durations[0] >= 1.0
+    assert max(durations[1:]) < 0.5
+
+
 async def test_a_broker_that_is_not_registered_or_not_there_is_not_asked() -> None:
     cluster = Known(1)
     peers = PeerQuestions(cluster, Way("ELSEWHERE"))  # type: ignore[arg-type]
