@@ -109,6 +109,8 @@ RECORD_TIME_EXPANDED_BYTES_MAX = 4 * MIB
 # Batches without records that are passed on the way to one with some.
 RECORD_TIME_BATCHES_MAX = 1_000
 RECORD_TIMES_KEPT_MAX = 20_000
+# How long one question waits for such ages. Those that were not read in time are not known.
+RECORD_TIMES_MS_MAX = 1 * SECOND_MS
 RECORD_TIME_KEPT_MS = 1 * MINUTE_MS
 # Offsets that are kept or forgotten in one batch, which is one turn of the loop.
 COMMITS_AT_ONCE = 1_000
@@ -510,6 +512,8 @@ assert HTTP_GROUPS_LISTED_DEFAULT <= HTTP_GROUPS_LISTED_MAX
 assert PEER_POSITIONS_MS_MAX * 2 < PEER_REPORTS_MS_MAX
 # A silent leader is known as one before the time for all its questions is over. Then it is not asked again.
 assert PEER_POSITION_MS_MAX < PEER_POSITIONS_MS_MAX < PEER_UNAVAILABLE_MS
+# A leader whose disk is slow answers in time, without ages.
+assert RECORD_TIMES_MS_MAX < PEER_POSITION_MS_MAX
 # One entry for each interval of a full segment of the default size,
 # of twelve bytes, the larger of the two kinds.
 assert SEGMENT_BYTES_DEFAULT // INDEX_INTERVAL_BYTES * 12 <= INDEX_BYTES_MAX

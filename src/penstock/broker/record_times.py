@@ -5,6 +5,7 @@ Rule 1: what is read is a batch for each offset, in jobs of a few, one job after
 Rule 2: what was read is kept by partition and offset. A record can be compacted away, so not for long.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from penstock.limits import (
     RECORD_TIME_BATCHES_MAX,
     RECORD_TIME_KEPT_MS,
     RECORD_TIMES_KEPT_MAX,
+    RECORD_TIMES_MS_MAX,
     RECORD_TIMES_READ_AT_ONCE,
 )
 from penstock.log.first_record import FirstRecordRead, FirstTime, plan_first_record
@@ -51,16 +53,22 @@ class RecordTimes:
         """The one read last at the end."""
 
     async def find(self, wanted: Sequence[Wanted]) -> list[int | None]:
-        """For each the time in ms of the first record at or after its offset; None if none was found."""
+        """For each the time in ms of the first record at or after its offset; None if none was found in time.
+
+        What was read is kept, so a question that is asked again goes on where this one ended.
+        """
         # Taken out at once: what is kept now may have made room for others when the reading is done.
         known = self._known(wanted)
         missing = [item for item in wanted if item.key not in known]
-        found: dict[_Key, int | None] = {}
-        for start in range(0, len(missing), RECORD_TIMES_READ_AT_ONCE):
-            found |= await self._read(missing[start : start + RECORD_TIMES_READ_AT_ONCE])
-        self._keep(found)
-        known |= found
-        return [known[item.key] for item in wanted]
+        try:
+            async with asyncio.timeout(RECORD_TIMES_MS_MAX / 1000):
+                for start in range(0, len(missing), RECORD_TIMES_READ_AT_ONCE):
+                    found = await self._read(missing[start : start + RECORD_TIMES_READ_AT_ONCE])
+                    self._keep(found)
+                    known |= found
+        except TimeoutError:
+            pass  # the reading thread is busy: ages are unknown rather than everything late
+        return [known.get(item.key) for item in wanted]
 
     def _known(self, wanted: Sequence[Wanted]) -> dict[_Key, int | None]:
         now, known = self._clock.monotonic(), {}

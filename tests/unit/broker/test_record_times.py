@@ -48,3 +48,22 @@ async def test_a_time_that_made_room_for_others_is_still_told_to_whoever_asked_f
         await asyncio.sleep(0)
         pool.may_read.set()
         assert await asyncio.gather(*slow) == [[77], [77, 77]]
+
+
+async def test_times_that_are_not_read_in_time_are_unknown_and_the_others_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_times, "RECORD_TIMES_MS_MAX", 100)
+    monkeypatch.setattr(record_times, "RECORD_TIMES_READ_AT_ONCE", 1)
+    async with broker_with(tmp_path) as broker:
+        partition = await make(broker, "t")
+        await fill(broker, partition, 1, time_ms=77)
+        pool: Any = SlowPool()
+        times = RecordTimes(ColdReads(pool, no_damage), SystemClock())
+        first, second = (Wanted(partition, Offset(offset)) for offset in (1, 20))
+        pool.may_read.set()
+        assert await times.find([first]) == [77]
+        pool.may_read.clear()
+        assert await times.find([first, second]) == [77, None]
+        pool.may_read.set()
+        assert await times.find([first, second]) == [77, 77]
