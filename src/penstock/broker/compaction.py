@@ -10,8 +10,9 @@ Rule 1: a log that is damaged stays as it is and is left alone until the next st
         room, or whose cleaner died or made a mistake, is tried again, each time after twice as long.
         Others are cleaned all the same.
 Rule 2: what was cleaned counts only if the segments it came from are still those of the log.
-Rule 3: the cleaned segments first, then the note of how far the log is clean. A crash between them
-        cleans again what is clean already.
+Rule 3: the cleaned segments first, then the note of how far the log is clean (log/cleaner_offsets.py). A
+        crash between them cleans again what is clean already. The storage thread writes the note, and
+        truncates logs: a note that was given to it before a truncation is on disk when that removes it.
 """
 
 import asyncio
@@ -25,10 +26,9 @@ from penstock.config.topic import TopicConfig
 from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
 from penstock.host.child_process import ChildDied
 from penstock.host.clock import Clock
-from penstock.host.disk import Stored
 from penstock.host.worker import Worker
 from penstock.limits import CLEANER_IDLE_MS_MAX, MINUTE_MS, SECOND_MS
-from penstock.log.cleaner_offsets import FILE_NAME, CleanedLog, CleanTo, parse_offsets, render_offsets
+from penstock.log.cleaner_offsets import FILE_NAME, clean_file
 from penstock.log.cleaning_job import Cleaned, CleaningBroke, Job, Replacement, Step
 from penstock.log.cleaning_plan import (
     CleaningSetup,
@@ -52,7 +52,7 @@ from penstock.log.trusted_time import TrustedTime
 from penstock.metadata.image import ClusterImage
 from penstock.observability.logs import Log
 from penstock.replication.partition import Partition
-from penstock.types import Offset, TopicPartition
+from penstock.types import TopicPartition
 
 RETRY_MS_MIN: Final = 15 * SECOND_MS
 RETRY_MS_MAX: Final = 10 * MINUTE_MS
@@ -105,9 +105,6 @@ class Compaction:
         self._config = config
         self.cleaner = cleaner
         self._directory, self._worker, self._clock, self._log = means
-        self._path = f"{self._directory.logs_path}/{FILE_NAME}"
-        self._clean_to: dict[Partition, Offset] = {}
-        """The first dirty offset of each log that was cleaned."""
         self.setbacks: dict[Partition, Setback] = {}
         """Logs that are to be tried again, later."""
         self.uncleanable: dict[Partition, str] = {}
@@ -125,20 +122,15 @@ class Compaction:
         self._being_cleaned: Partition | None = None
 
     def open(self) -> None:
-        """Read how far the logs are clean. Blocks: nothing is served yet."""
-        disk = self._directory.disk
-        if not disk.exists(self._path):
-            return
-        try:
-            offsets = parse_offsets(disk.read_file(self._path))
-        except CorruptData as damage:
-            self._log.warning("compaction.begins_anew", reason=str(damage))
-            return
-        for partition in self._storage.partitions:
-            offset = offsets.get(CleanedLog(partition.topic_id, partition.name.partition))
-            # One that ends before it lost its records since; others may get their offsets.
-            if offset is not None and offset <= partition.log.log_end_offset:
-                self._clean_to[partition] = offset
+        """Remove the file of earlier versions, which spoke of all logs. Blocks: nothing is served yet.
+
+        A row of it may be about a log that was replaced by another copy since, so none is believed. A
+        process of such a version that finds it gone cleans every log from its start, which is safe.
+        """
+        disk, path = self._directory.disk, f"{self._directory.logs_path}/{FILE_NAME}"
+        if disk.exists(path):
+            disk.remove(path)
+            self._log.info("compaction.begins_anew", reason=f"{path} was of an earlier version")
 
     async def run(self) -> None:
         """The task. Ends when it is cancelled."""
@@ -187,11 +179,6 @@ class Compaction:
     def _forget_the_gone(self) -> None:
         """And keep for a partition what was found out about its log under another leader epoch."""
         now = {partition.log: partition for partition in self._storage.partitions}
-        self._clean_to = {
-            now[known.log]: offset
-            for known, offset in self._clean_to.items()
-            if known.log in now and offset <= known.log.log_end_offset
-        }
         self._unopened = {now[known.log]: n for known, n in self._unopened.items() if known.log in now}
         self.uncleanable = {
             now[known.log]: why for known, why in self.uncleanable.items() if known.log in now
@@ -236,7 +223,7 @@ class Compaction:
         if partition.offline is not None:
             return None  # its topic was deleted meanwhile
         safe = safe_end(log, partition.high_watermark)
-        dirt = measure_dirt(ages, self._clean_to.get(partition), safe, policy, now_ms)
+        dirt = measure_dirt(ages, log.clean_to, safe, policy, now_ms)
         return dirt if is_worth_cleaning(dirt, policy) else None
 
     # Cleaning
@@ -255,6 +242,9 @@ class Compaction:
                     return
                 waiting = [piece for piece in waiting if piece.base_offset >= step.end_offset]
                 step = await self.cleaner.go_on()
+            if cuts != partition.log.cuts or partition.log.is_truncating or partition.log.is_closed:
+                await self._abandon(partition)
+                return
             await self._end(partition, step)
         except (CorruptData, StorageFailed, StorageFull, ConfigError, CleaningBroke, ChildDied) as failure:
             is_current = cuts == partition.log.cuts and are_current(partition.log, waiting)
@@ -272,8 +262,10 @@ class Compaction:
         await self.cleaner.abandon()
 
     async def _end(self, partition: Partition, cleaned: Cleaned) -> None:
-        self._clean_to[partition] = cleaned.end_offset
-        await self._store_offsets()
+        log = partition.log
+        log.clean_to = cleaned.end_offset
+        note = clean_file(log.folder, cleaned.end_offset)
+        await self._worker.run(lambda: self._directory.disk.store([note]))
         self.setbacks.pop(partition, None)
         self.cleanings += 1
         self._say(partition, cleaned)
@@ -334,12 +326,6 @@ class Compaction:
     def _discarded(self, _: None, error: BaseException | None) -> None:
         if error is not None:
             self._log.warning("compaction.not_discarded", reason=str(error))
-
-    async def _store_offsets(self) -> None:
-        content = render_offsets(
-            [CleanTo(log.name, log.topic_id, offset) for log, offset in self._clean_to.items()]
-        )
-        await self._worker.run(lambda: self._directory.disk.store([Stored(self._path, content)]))
 
     def _say(self, partition: Partition, cleaned: Cleaned) -> None:
         self._log.info(

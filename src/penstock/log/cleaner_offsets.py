@@ -1,61 +1,50 @@
-"""How far each compacted log is clean: `cleaner-offset-checkpoint`, one file for a data directory.
+"""How far a compacted log is clean: `cleaner-offset-checkpoint` in the folder of its partition.
 
-1                                                    version
-2                                                    number of rows
-orders 0 1200 6f1c8c0a4e5b4f6f9d0e2b7a51c3d4e5       topic, partition, first dirty offset, topic id
-users 3 17 0b9e7c9a2f7d4c51a3b2c1d0e9f8a7b6
+0        version
+1        number of rows
+1200     the first dirty offset: everything below was cleaned
 
-The rows are those of Kafka's file and the id of the topic. A name can be used again, after a crash or
-on a full disk too, and a new topic that is believed to be clean would lose its tombstones and keep
-what they delete; an id is never used again. So the id is what counts, and the name is for people.
+The file lies beside the segments that it speaks of and goes where they go: with a folder that is set
+aside as damaged, removed with its replica, or restored from a backup. Kafka keeps the offsets of all
+logs in one file. There an offset can outlive the log it was about, and then a cleaning takes records for
+clean that never were: it removes a tombstone after its time and keeps what the tombstone deletes.
 
-Losing the file costs time, not data: a log whose row is missing is cleaned from its start. A file of
-version 0 knows topics by name only, and says nothing.
+Rule 1: the file is removed when a log is opened, at a start or after a truncation, that ends before its
+        offset, and before all records go (log/truncation.py). What is written then was never cleaned.
+Rule 2: losing the file costs time, not data: a log without it is cleaned from its start. So a file that
+        makes no sense is removed, and not complained of.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 from penstock.errors import CorruptData
-from penstock.types import NO_TOPIC_ID, Offset, TopicId, TopicPartition
+from penstock.host.disk import Disk, Stored
+from penstock.log.checkpoint import parse_rows, render_rows
+from penstock.types import Offset
 
 FILE_NAME = "cleaner-offset-checkpoint"
-VERSION_BY_NAME, VERSION = "0", "1"
 
 
-class CleanedLog(NamedTuple):
-    topic_id: TopicId
-    partition: int
+def clean_file(folder: str, clean_to: Offset) -> Stored:
+    return Stored(f"{folder}/{FILE_NAME}", render_rows([str(clean_to)]))
 
 
-class CleanTo(NamedTuple):
-    name: TopicPartition
-    topic_id: TopicId
-    offset: Offset
-
-
-def render_offsets(logs: list[CleanTo]) -> bytes:
-    rows = [
-        f"{name.topic} {name.partition} {offset} {topic_id.hex()}" for name, topic_id, offset in sorted(logs)
-    ]
-    return "\n".join([VERSION, str(len(rows)), *rows, ""]).encode()
-
-
-def parse_offsets(data: bytes) -> Mapping[CleanedLog, Offset]:
+def load_clean_to(disk: Disk, folder: str, log_end_offset: Offset) -> Offset | None:
+    """The first dirty offset of a log that was just opened; None: nothing is known to be clean. Blocks."""
+    path = f"{folder}/{FILE_NAME}"
+    if not disk.exists(path):
+        return None
     try:
-        version, count, *rows = data.decode().splitlines()
-        if version == VERSION_BY_NAME:
-            return {}
-        if version != VERSION or int(count) != len(rows):
-            raise CorruptData(f"{FILE_NAME} has version {version} and {len(rows)} rows of {count}")
-        return dict(map(_row, rows))
-    except ValueError as error:
-        raise CorruptData(f"{FILE_NAME} is not a checkpoint file: {error}") from error
+        rows = list(parse_rows(disk.read_file(path), FILE_NAME, columns=1))
+    except CorruptData:
+        rows = []
+    if len(rows) == 1 and 0 <= rows[0][0] <= log_end_offset:
+        return Offset(rows[0][0])
+    forget_clean_to(disk, folder)
+    return None
 
 
-def _row(row: str) -> tuple[CleanedLog, Offset]:
-    _, partition, offset, topic_id = row.split(" ")
-    identity = TopicId(bytes.fromhex(topic_id))
-    if len(identity) != len(NO_TOPIC_ID):
-        raise ValueError(f"{topic_id} is not the id of a topic")
-    return CleanedLog(identity, int(partition)), Offset(int(offset))
+def forget_clean_to(disk: Disk, folder: str) -> None:
+    """For good, before anything else is changed. Blocks."""
+    path = f"{folder}/{FILE_NAME}"
+    if disk.exists(path):
+        disk.remove(path)
+        disk.sync((), [folder])

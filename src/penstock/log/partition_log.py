@@ -16,6 +16,7 @@ Files, in Kafka's layout, in a folder named topic-partition:
     00000000000000000000.log .index .timeindex    a segment, named by its first offset
     00000000000000000042.snapshot                 producers as of offset 42, the recovery point
     leader-epoch-checkpoint, log-start-checkpoint, partition.metadata
+    cleaner-offset-checkpoint                     how far a compacted log is clean
 """
 
 from bisect import bisect_right
@@ -84,6 +85,8 @@ class PartitionLog:
         self.appended_bytes = 0
         """By this process; and of them, those that are flushed."""
         self.flushed_bytes = 0
+        self.clean_to: Offset | None = None
+        """The first dirty offset of a compacted log; None: nothing is known to be clean."""
         self.snapshots: list[Offset] = []
         """Ascending offsets of the producer snapshots on disk; the last is the recovery point."""
         self.shared: SharedBounds | None = None
@@ -485,6 +488,7 @@ class PartitionLog:
         self.producers.share(None)
         self.segments, self.producers, self.epochs = left.segments, left.producers, left.epochs
         self.snapshots, self.recovery_point = left.snapshots, left.recovery_point
+        self.clean_to = left.clean_to
         self.log_start_offset, self.log_end_offset = left.log_start_offset, left.log_end_offset
         self.flushed_end_offset, self.flushed_bytes = left.log_end_offset, self.appended_bytes
         self._epochs_changed = True

@@ -21,6 +21,7 @@ from penstock.host.disk import Disk, File
 from penstock.limits import RECOVERY_READ_BYTES
 from penstock.log import epochs as epoch_file
 from penstock.log.checkpoint import parse_rows
+from penstock.log.cleaner_offsets import load_clean_to
 from penstock.log.epochs import LeaderEpochs
 from penstock.log.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.offset_index import OffsetIndex
@@ -68,6 +69,7 @@ def open_log(disk: Disk, folder: str, settings: LogSettings, *, after_us: bool =
         files = [segment.file for segment in log.segments[-1:]]
         disk.sync(files, [folder])
     _settle_start(log)
+    log.clean_to = load_clean_to(disk, folder, log.log_end_offset)
     has_epochs = epoch_file.FILE_NAME in names
     log.compare_epochs(
         disk.read_file(f"{folder}/{epoch_file.FILE_NAME}") if has_epochs else LeaderEpochs().to_bytes()

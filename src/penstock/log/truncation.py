@@ -7,7 +7,8 @@ are changed in this order, each step durable before the next:
     1. snapshots past the cut go. One that survived would claim that what is missing was once safe.
     2. segments past the cut go, and the one that holds it is cut.
     3. what is left is opened as after a crash (log/recovery.py): producers from the newest snapshot at
-       or below the cut, and the batches behind it; epochs and indexes likewise. And it is synced.
+       or below the cut, and the batches behind it; epochs and indexes likewise. A note that it is clean
+       further than it reaches goes. And it is synced.
 
 A crash between any two leaves the log as it was, or a part of it from its start, that opens. Leader
 epochs and indexes on disk need no step of their own: a start believes them below the newest snapshot
@@ -20,6 +21,7 @@ Rule 2: nobody else may be at the files: a cleaned segment that is swapped in, o
 """
 
 from penstock.host.disk import Disk
+from penstock.log.cleaner_offsets import forget_clean_to
 from penstock.log.partition_log import SNAPSHOT_SUFFIX, PartitionLog
 from penstock.log.reading import find_batch
 from penstock.log.recovery import offsets_named, open_log
@@ -91,6 +93,7 @@ class BeginningAnew:
         # First, because it takes room. Whatever is left of a log that ends before it goes at a start.
         disk.store([log.start_file(self.offset)])
         _remove_snapshots(disk, folder, past=NO_OFFSET)
+        forget_clean_to(disk, folder)
         first, rest = slice(None, 1), slice(1, None)
         for part in (rest, first):
             # The first goes last: without it those behind it would be a log that starts there.

@@ -22,8 +22,9 @@ from penstock.host.child_process import ChildDied
 from penstock.host.clock import AdjustableClock
 from penstock.limits import MIB
 from penstock.log.cleaning import clean
-from penstock.log.cleaning_job import CleaningBroke, Job, Step
+from penstock.log.cleaning_job import Cleaned, CleaningBroke, Job, Step
 from penstock.log.compaction import Dirt
+from penstock.log.truncation import truncate_to
 from penstock.observability.logs import StreamLog
 from penstock.protocol.batches import HEADER_BYTES, parse_header, seal_in_place, split_batches
 from penstock.protocol.messages.fetch import FetchPartition
@@ -33,7 +34,8 @@ from penstock.security.access import ANONYMOUS, AllowEverything
 from penstock.types import LeaderEpoch, Offset, TopicId, TopicPartition
 
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(MIB), "min.cleanable.dirty.ratio": "0.1"}
-CHECKPOINT = "data/logs/cleaner-offset-checkpoint"
+CHECKPOINT = "cleaner-offset-checkpoint"
+LOGS = "data/logs"
 
 
 class HandClock(AdjustableClock):
@@ -152,9 +154,8 @@ async def test_the_dirtiest_log_is_cleaned_first_and_what_is_clean_is_remembered
         assert large.log.size_bytes < size / 3
         assert plain.log.size_bytes == plain_size
         assert {partition: values(partition) for partition in (small, large)} == before
-        rows = (tmp_path / CHECKPOINT).read_text().splitlines()
-        assert rows[:2] == ["1", "2"]
-        assert f"large 0 {large.log.active.base_offset} {large.topic_id.hex()}" in rows
+        note = (tmp_path / LOGS / "large-0" / CHECKPOINT).read_text()
+        assert note == f"0\n1\n{large.log.active.base_offset}\n"
     async with broker_with(tmp_path) as broker:
         assert await broker.compaction.clean_dirtiest() is None, "it is remembered over a restart"
         assert values(found(broker, "large")) == before[large]
@@ -295,7 +296,7 @@ async def test_a_log_that_is_clean_or_gone_when_its_turn_comes_is_passed_over(tm
         broker.compaction.cleaner = cleaner = InlineCleaner(broker)
         await broker.compaction.clean_dirtiest()
         await broker.cluster.change(lambda image: delete_topic(image, name="t1"))
-        broker.compaction._clean_to[logs[2]] = logs[2].log.log_end_offset
+        logs[2].log.clean_to = logs[2].log.log_end_offset
         assert await broker.compaction.clean_dirtiest() == logs[3].name
         assert await broker.compaction.clean_dirtiest() is None
         assert len(cleaner.jobs) == 2
@@ -338,7 +339,7 @@ async def test_a_disk_that_fills_up_in_the_middle_keeps_what_was_cleaned_so_far(
         size = partition.log.size_bytes
         await broker.compaction.clean_dirtiest()
         assert partition.log.size_bytes < size
-        assert not (tmp_path / CHECKPOINT).exists()
+        assert not (tmp_path / LOGS / "t-0" / CHECKPOINT).exists()
         assert values(partition) == before
         folder = tmp_path / "data" / "logs" / "t-0"
         await broker.compaction._worker.run(lambda: None)  # it discards behind the scenes
@@ -352,21 +353,73 @@ async def test_a_disk_that_fills_up_in_the_middle_keeps_what_was_cleaned_so_far(
 
 
 async def test_a_topic_made_anew_is_dirty_whatever_the_old_one_left(tmp_path: Path) -> None:
-    """The row of the old one is still there: a crash came before it was rewritten, or the disk was full."""
     async with broker_with(tmp_path) as broker:
         partition = await make(broker, "t", TopicId(b"first".ljust(16)))
         await fill(broker, partition, 3)
         await broker.compaction.clean_dirtiest()
-        assert (tmp_path / CHECKPOINT).read_text().startswith("1\n1\nt 0 ")
-        row = (tmp_path / CHECKPOINT).read_bytes()
+        assert (tmp_path / LOGS / "t-0" / CHECKPOINT).exists()
         await broker.cluster.change(lambda image: delete_topic(image, name="t"))
         again = await make(broker, "t", TopicId(b"second".ljust(16)))
         await fill(broker, again, 4)
-    (tmp_path / CHECKPOINT).write_bytes(row)
-    async with broker_with(tmp_path) as broker:
         broker.compaction.cleaner = cleaner = InlineCleaner(broker)
         assert await broker.compaction.clean_dirtiest() == TopicPartition("t", 0)
         assert cleaner.jobs[0].first_dirty_offset == 0
+
+
+async def test_another_copy_of_a_log_is_not_believed_to_be_clean(tmp_path: Path) -> None:
+    """A copy that was cleaned goes, and one that was not comes: fetched anew, or from a backup."""
+    clock, folder, backup = HandClock(), tmp_path / LOGS / "t-0", tmp_path / "backup"
+    async with broker_with(tmp_path, World(clock=clock)) as broker:
+        partition = await make(broker, "t", delete_retention_ms="1000")
+        for value in (b"deleted long ago", None):
+            batch = build_batch([Record(Offset(0), clock.wall_ms(), b"K", value)])
+            partition.append(memoryview(bytearray(batch)), clock.wall_ms())
+        await fill(broker, partition, 2, clock.wall_ms())
+    shutil.copytree(folder, backup)
+    async with broker_with(tmp_path, World(clock=clock)) as broker:
+        assert await broker.compaction.clean_dirtiest() is not None
+        assert found(broker, "t").log.clean_to is not None
+    shutil.rmtree(folder)
+    shutil.move(backup, folder)
+    async with broker_with(tmp_path, World(clock=clock)) as broker:
+        partition = found(broker, "t")
+        for _ in range(3):
+            await fill(broker, partition, 2, clock.wall_ms())
+            clock.pass_time(20_000)
+            while await broker.compaction.clean_dirtiest():
+                pass
+        assert b"K" not in values(partition)
+
+
+async def test_the_note_of_an_earlier_version_is_removed_and_not_believed(tmp_path: Path) -> None:
+    async with broker_with(tmp_path) as broker:
+        partition = await make(broker, "t")
+        await fill(broker, partition, 3)
+        row = f"1\n1\nt 0 {partition.log.active.base_offset} {partition.topic_id.hex()}\n"
+    (tmp_path / LOGS / CHECKPOINT).write_text(row)
+    async with broker_with(tmp_path) as broker:
+        assert not (tmp_path / LOGS / CHECKPOINT).exists()
+        broker.compaction.cleaner = cleaner = InlineCleaner(broker)
+        assert await broker.compaction.clean_dirtiest() == TopicPartition("t", 0)
+        assert cleaner.jobs[0].first_dirty_offset == 0
+
+
+async def test_a_log_truncated_while_its_cleaning_ends_is_not_called_clean(tmp_path: Path) -> None:
+    async with broker_with(tmp_path) as broker:
+        partition = await make(broker, "t")
+        await fill(broker, partition, 3)
+
+        class Truncates(InlineCleaner):
+            async def go_on(self) -> Step:
+                step = await super().go_on()
+                if isinstance(step, Cleaned):
+                    truncate_to(partition.log, Offset(partition.log.log_end_offset - 1))
+                return step
+
+        broker.compaction.cleaner = Truncates(broker)
+        await broker.compaction.clean_dirtiest()
+        assert partition.log.clean_to is None
+        assert not (tmp_path / LOGS / "t-0" / CHECKPOINT).exists()
 
 
 async def test_a_log_that_lost_its_records_is_dirty(tmp_path: Path) -> None:
