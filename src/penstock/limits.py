@@ -392,6 +392,10 @@ CHECKPOINT_BYTES = 64 * MIB
 CHECKPOINT_MS = 5 * SECOND_MS
 # Partitions whose checkpoint is planned in one turn of the loop.
 CHECKPOINT_PARTITIONS_AT_ONCE = 20
+# Before a start of a log that found no room on disk is stored again; and how long a fetch waits at the leader
+# while the follower has a new start to report that is about to be stored.
+LOG_START_PAUSE_MS = 1 * SECOND_MS
+LOG_START_FETCH_WAIT_MS = 20
 # Segment files that are open at once, where the process may open more than twice as many.
 OPEN_FILES_MAX = 50_000
 # A flush of more files than this is one syncfs instead of a sync for each.

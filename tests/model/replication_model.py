@@ -2,7 +2,8 @@
 oracle in the place of metadata store and controller. Plain calls, one random number generator.
 
 What was shown by a leader is written down. From then on it must be in the log of everybody who may lead
-next, at its offset, and nobody may ever show something else there.
+next, at its offset, and nobody may ever show something else there. A deletion that was confirmed is written
+down, too: from then on the log of everybody who may lead next begins there, or later.
 """
 
 from collections import Counter
@@ -113,10 +114,9 @@ class Oracle:
             if able:
                 leader = able[0]
                 isr = state.isr if leader in state.isr else (leader,)
-                elr = tuple(b for b in (*state.elr, *state.isr) if b not in isr) if isr != state.isr else None
-                self._write(leader=leader, leader_epoch=state.leader_epoch + 1, isr=isr)
-                if elr is not None:
-                    self._write(elr=tuple(b for b in state.replicas if b in elr))
+                known = (*state.elr, *state.isr) if isr != state.isr else state.elr
+                elr = tuple(b for b in state.replicas if b in known and b not in isr)
+                self._write(leader=leader, leader_epoch=state.leader_epoch + 1, isr=isr, elr=elr)
                 return
         if state.leader != NOBODY:
             self._write(leader=NOBODY, leader_epoch=state.leader_epoch + 1)
@@ -142,6 +142,8 @@ class Node:
         self.is_up = True
         self.durable_end = Offset(0)
         """Of one that is down."""
+        self.deleting = Offset(0)
+        """Where a client asked this leader to begin."""
         self.log = self._opened()
         self.partition: Partition = self._made(cluster.oracle.state, Offset(0))
         self.flushes: list[Flush] = []
@@ -245,7 +247,7 @@ class Node:
     def serve(self, asker: int, epoch: int, ask: Ask) -> PartitionData:
         params = FetchPartition(0, ask.leader_epoch, ask.offset, ask.last_fetched_epoch, ask.log_start_offset)
         admitted = dict(self.state.live).get(asker, NO_BROKER_EPOCH)
-        fetched = Fetched(asker, epoch, ask.offset, admitted)
+        fetched = Fetched(asker, epoch, ask.offset, admitted, ask.log_start_offset)
         start = self.log.log_start_offset
         if epoch != admitted:  # as `broker.followers.require_session` has it
             return PartitionData(0, ErrorCode.STALE_BROKER_EPOCH, -1, -1, start)
@@ -343,14 +345,21 @@ class Node:
         checkpoint(self.log, committed=self.partition.high_watermark)
         self.partition.advance()
 
+    def store_start(self) -> None:
+        log = self.log
+        if log.is_start_unstored and not log.is_truncating:
+            log.disk.store([log.start_file(log.log_start_offset)])
+            log.start_stored(log.log_start_offset)
+
     def trim(self) -> None:
         """A client deletes records, and what lies before is removed."""
         log, high = self.log, self.partition.high_watermark
         if self.leading is not None and log.log_start_offset < high and not log.is_bare:
             self.cluster.counts["trim"] += 1
             offset = Offset(self.cluster.random.randint(log.log_start_offset, high))
-            log.disk.store([log.start_file(offset)])
+            log.disk.store([log.start_file(offset)])  # as DeleteRecords does, before it counts
             self.partition.delete_before(offset)
+            self.deleting = offset
         safe = min(log.log_start_offset, log.recovery_point, high)
         count = sum(following.base_offset <= safe for following in log.segments[1:])
         if count and log.is_at_rest:
@@ -372,11 +381,13 @@ class Cluster:
         """Every batch that some leader showed, by its offset; and how far that goes."""
         self.shown_end = Offset(0)
         self.acknowledged: dict[int, bytes] = {}
+        self.deleted = Offset(0)
+        """Up to where a leader confirmed that records are deleted."""
         self.highs: dict[int, tuple[Partition, int]] = {}
         self.counts: Counter[str] = Counter()
 
     def in_sync(self, state: State) -> InSync:
-        return InSync(state.replicas, state.isr, state.version, self.oracle.isr_min)
+        return InSync(state.replicas, state.isr, state.version, self.oracle.isr_min, state.elr)
 
     def send(self, message: Message) -> None:
         if self.is_healed:
@@ -430,14 +441,16 @@ class Cluster:
                 node.end_flush()
         elif chance < 0.77:
             node.end_flush()
-        elif chance < 0.795:
+        elif chance < 0.79:
             node.end_cut()
         elif chance < 0.80:
             node.trim()
         elif chance < 0.88:
             node.see(self.random.randint(node.seen, len(self.oracle.history) - 1))
-        elif chance < 0.93:
+        elif chance < 0.92:
             node.look_after_followers()
+        elif chance < 0.93:
+            node.store_start()
         elif chance < 0.95:
             node.checkpoint()
         elif chance < 0.96:
@@ -478,6 +491,7 @@ class Cluster:
                 node.begin_flush()
                 while node.flushes:
                     node.end_flush()
+                node.store_start()
                 node.look_after_followers()
                 node.fetch()
             while self.network:
@@ -499,6 +513,7 @@ class Cluster:
                 fails_at, node.disk.power_fails_at = node.disk.power_fails_at, None
                 calls = node.disk.calls
                 self._check_high(node)
+                self._confirm_deletion(node)
                 node.disk.calls, node.disk.power_fails_at = calls, fails_at
         self._check_in_sync()
 
@@ -522,6 +537,17 @@ class Cluster:
             node = self.nodes[broker]
             end = node.log.flushed_end_offset if node.is_up else node.durable_end
             assert end >= self.shown_end, f"node {broker} may lead and has {end} of {self.shown_end}: {state}"
+
+            start = node.log.stored_start
+            assert start >= self.deleted, (
+                f"node {broker} may lead and begins at {start}: {self.deleted} {state}"
+            )
+
+    def _confirm_deletion(self, node: Node) -> None:
+        is_leader = node.leading is not None and node.partition.offline is None
+        if is_leader and node.deleting > self.deleted and node.partition.is_deleted(node.deleting):
+            self.deleted = node.deleting
+            self.counts["deleted"] += 1
 
     def check_all(self) -> None:
         start = max(node.log.log_start_offset for node in self.nodes)

@@ -107,7 +107,7 @@ class LogMachine(RuleBasedStateMachine):
         self.safe = self.end
         start = self.log.log_start_offset
         self.log.advance_start(Offset(start + int((self.end - start) * where)))
-        self.disk.store([self.log.start_file()])
+        self.disk.store([self.log.start_file(self.log.log_start_offset)])
 
     @rule(keep_bytes=st.integers(0, 3_000))
     def retain(self, keep_bytes: int) -> None:

@@ -1,7 +1,8 @@
 """Three replicas under crashes, power failures, lost and doubled messages, fencing, and wiped disks.
 
-Nothing that was shown is lost or shown otherwise; whoever may lead has all of it on disk; and when the
-trouble is over all logs are the same. Each rule that this rests on is broken once, and that is noticed.
+Nothing that was shown is lost or shown otherwise; whoever may lead has all of it on disk; what was confirmed
+as deleted stays deleted; and when the trouble is over all logs are the same. Each rule that this rests on
+is broken once, and that is noticed.
 """
 
 from collections import Counter
@@ -17,6 +18,7 @@ from penstock.protocol.messages.fetch import EpochEndOffset
 from penstock.replication.following import Following
 from penstock.replication.leading import Fetched, Leading
 from penstock.replication.partition import Partition
+from penstock.types import Offset
 from tests.model.replication_model import NOBODY, Cluster, Node, run
 
 STEPS = 600
@@ -27,7 +29,8 @@ def test_nothing_that_was_shown_is_lost() -> None:
     counts = sum((cluster.counts for cluster in clusters), Counter[str]())
     assert sum(len(cluster.acknowledged) for cluster in clusters) > 200
     assert sum(cluster.oracle.state.leader_epoch for cluster in clusters) > 120
-    assert min(counts["Truncation"], counts["BeginningAnew"], counts["trim"], counts["wipe"]) > 9, counts
+    assert min(counts["Truncation"], counts["BeginningAnew"], counts["wipe"]) > 9, counts
+    assert min(counts["trim"], counts["deleted"]) > 9, counts
 
 
 def run_many(seeds: int) -> None:
@@ -67,6 +70,23 @@ def show_before_flush(self: Partition) -> None:
         self._show(self.leading.reached(self.log.log_end_offset))
 
 
+def report_any_start(original: Callable[..., Any]) -> Callable[..., Any]:
+    def ask(self: Following, *, flushed_only: bool) -> object:
+        asked = original(self, flushed_only=flushed_only)
+        return asked if asked is None else asked._replace(log_start_offset=self._log.log_start_offset)
+
+    return ask
+
+
+def ask_in_sync_only(self: Leading, offset: Offset) -> bool:
+    members = (self._followers.get(member) for member in self._maximal)
+    return all(member is None or member.log_start >= offset for member in members)
+
+
+def join_with_any_start(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, fetched: original(self, fetched._replace(log_start=self.own_start))
+
+
 def agree_always(self: Partition, params: object) -> None:
     return None
 
@@ -78,6 +98,9 @@ MUTANTS: dict[str, tuple[type, str, object]] = {
     "too few in sync are enough": (Leading, "has_enough", property(show_with_too_few)),
     "a follower acknowledges before its flush": (Following, "ask", ask_before_flush(Following.ask)),
     "a leader shows before its flush": (Partition, "advance", show_before_flush),
+    "a follower reports a start that is not stored": (Following, "ask", report_any_start(Following.ask)),
+    "a deletion leaves out eligible leaders": (Leading, "is_deleted", ask_in_sync_only),
+    "a replica joins with an older start": (Leading, "_may_join", join_with_any_start(Leading._may_join)),
     "histories are not compared": (Partition, "_diverging", agree_always),
 }
 

@@ -317,6 +317,7 @@ async def _start_serving(
     background.start(broker.compaction.run(), "compaction")
     background.start(storage.run(), "storage")
     background.start(storage.run_checkpoints(), "checkpoints")
+    background.start(storage.starts.run(), "log starts")
     background.start(storage.run_retention(), "retention")
     background.start(_keep_reserve(found.directory, found.storage_worker, world.log), "reserve")
     background.start(server.sweep(), "connections")

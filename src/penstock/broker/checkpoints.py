@@ -33,7 +33,8 @@ class Checkpoints:
         self._touched: dict[Partition, None] = {}
         self._warm: list[Partition] = []
         self._since_all = 0.0
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
+        """Held from the plan of a checkpoint until it is on disk; by others who write the same files, too."""
 
     def touch(self, partition: Partition) -> None:
         """The partition was written to."""
@@ -61,7 +62,7 @@ class Checkpoints:
         """In groups, so that planning many never holds the loop for long."""
         for group in _slices(partitions, CHECKPOINT_PARTITIONS_AT_ONCE):
             # One at a time: an earlier plan of a partition must not be carried out after a later one.
-            async with self._turn:
+            async with self.turn:
                 await self._run_group(group)
             await asyncio.sleep(0)
 

@@ -152,6 +152,13 @@ class FetchInProgress:
     def _is_enough(self, gathered: Gathered) -> bool:
         return gathered.size >= self._asked.bytes_min or gathered.has_error or gathered.has_parted
 
+    def _has_new_start(self, gathered: Gathered) -> bool:
+        """Whether records were deleted that a follower has to delete, too: a client waits for that."""
+        if self._asked.replica_id < 0 or self._idle is None:
+            return False
+        wanted, answers = self._fetching.wanted, gathered.answers
+        return any(answers[each].log_start_offset != wanted[each].sent_log_start for each in self._moved)
+
     # Waiting
 
     def _wait(self, have_bytes: int) -> Later:
@@ -187,7 +194,7 @@ class FetchInProgress:
         if self._look_at_bytes and not self._has_come():
             return
         gathered = self._gather()
-        if gathered.is_cold or self._is_enough(gathered):
+        if gathered.is_cold or self._is_enough(gathered) or self._has_new_start(gathered):
             self._complete(gathered)
         else:
             self._expect(self._asked.bytes_min - gathered.size)

@@ -13,7 +13,8 @@ Rule 2: a leader that is away is asked again, each time after twice as long, or 
         shows it differently.
 Rule 3: a fetch that waits at the leader is given up when there is something new to follow there: whoever
         writes to a new topic, or after an election, should not wait for it.
-Rule 4: what a reassignment adds here is copied no faster than the settings say (replication/throttle.py).
+Rule 4: where our log begins is stored as soon as it moves. Fetches go on meanwhile and report what is stored.
+Rule 5: what a reassignment adds here is copied no faster than the settings say (replication/throttle.py).
 """
 
 import asyncio
@@ -289,6 +290,8 @@ class _Fetcher:
             partition = asked.partition
             step = self._answered(replica, asked, data)
             if isinstance(step, Took):
+                if partition.log.is_start_unstored:
+                    self._storage.starts.request(partition.log)
                 if step.batches:
                     self._fetchers.copied(replica, len(data.records or b""))
                     self._activity.note(replica, asyncio.get_running_loop().time())

@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 from penstock.broker.checkpoints import Checkpoints
 from penstock.broker.flusher import Flusher
+from penstock.broker.log_starts import LogStarts, NewStart
 from penstock.broker.retention import Retention
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import FlushPolicy
@@ -57,6 +58,7 @@ class Storage:
         self._log = log
         self.flusher = Flusher(directory.disk, flush_worker, self.fail)
         self.checkpoints = Checkpoints(directory.disk, self._worker, self.flusher, log)
+        self.starts = LogStarts(self._store_small_files, self.checkpoints.turn, self.fail, log)
         self.retention = Retention(directory.disk, self._worker, clock, log)
         loop = asyncio.get_running_loop()
         self.inspections = Turns(lambda: new_worker("inspect", loop), INSPECTED_BYTES_WAITING_MAX)
@@ -243,12 +245,14 @@ class Storage:
     async def delete_before(self, partition: Partition, offset: Offset) -> None:
         """DeleteRecords: the new start counts once it survives a crash; then what lies below is freed."""
         partition.require_deletable(offset)
-        if offset <= partition.log.log_start_offset:
+        log = partition.log
+        start = max(offset, log.log_start_offset)  # retention moves the start without storing it
+        if start <= log.stored_start:
             return
-        stored = partition.log.start_file(offset)
-        await self.with_reserve(lambda: self._directory.disk.store([stored]))
+        await self.starts.store([NewStart(log, start)])
         partition.require_online()  # its topic may have been deleted meanwhile
-        partition.delete_before(offset)
+        assert log.stored_start >= start, f"the start of {partition.name} was not stored"
+        partition.delete_before(start)
         await self.checkpoints.run([partition])  # retention stops at the recovery point
         await self.retention.enforce(partition)
 
@@ -269,6 +273,9 @@ class Storage:
                     await asyncio.sleep(CUT_PAUSE_MS / 1000)
                 if partition.log.is_closed:
                     return  # what has the folder now, if anybody, is another log
+
+    async def _store_small_files(self, writes: Sequence[Stored]) -> None:
+        await self.with_reserve(lambda: self._directory.disk.store(writes))
 
     async def store(self, writes: Sequence[Stored]) -> None:
         """Each whole or not at all. StorageFull: there is no room, and none is made for it."""

@@ -59,6 +59,8 @@ class Checkpoint(NamedTuple):
     producers: Sequence[Producer]
     snapshot_path: str
     recovery_point: Offset
+    log_start: Offset
+    """What the start file says once the small files are on disk."""
 
     def render_stored(self) -> list[Stored]:
         """What is replaced, in the order it must become durable. Takes long: not for the loop."""

@@ -79,6 +79,8 @@ class PartitionLog:
         self.epochs = LeaderEpochs()
         self.log_start_offset = Offset(0)
         self.log_end_offset = Offset(0)
+        self.stored_start = Offset(0)
+        """What the start file says on disk: after a crash the log begins there, or later."""
         self.flushed_end_offset = Offset(0)
         self.recovery_point = Offset(0)
         self.bytes_since_checkpoint = 0
@@ -97,6 +99,8 @@ class PartitionLog:
         self.is_closed = False
         self.is_checkpointing = False
         """A checkpoint was begun and neither ended nor abandoned: its snapshot may appear at any time."""
+        self.is_storing_start = False
+        """The start file is being written, or about to be (broker/log_starts.py)."""
         self.is_truncating = False
         """A worker cuts the files (log/truncation.py): nothing is appended or made durable meanwhile."""
         self.cuts = 0
@@ -110,8 +114,6 @@ class PartitionLog:
         self._new_files: list[File] = []
         """Written once, beside the segments, and open until the next flush."""
         self._epochs_changed = False
-        self._start_moved = False
-        """Since the last checkpoint. A follower's moves with its leader's, and nobody stores it else."""
         self._rebuilt: dict[Segment, None] = {}
         """Sealed segments whose indexes were made anew and are not on disk yet."""
         self._warm = WarmReads()
@@ -381,9 +383,10 @@ class PartitionLog:
         assert not self.is_truncating, "it would claim what is being cut"
         self.is_checkpointing = True
         small_files = []
-        if self._start_moved and self.log_start_offset > self.segments[0].base_offset:
-            small_files.append(self.start_file())  # before the epochs, which begin there
-        self._start_moved = False
+        start = self.stored_start
+        if self.is_start_unstored and self.log_start_offset > self.segments[0].base_offset:
+            start = self.log_start_offset
+            small_files.append(self.start_file(start))  # before the epochs, which begin there
         if self._epochs_changed:
             small_files.append(Stored(f"{self.folder}/{epoch_file.FILE_NAME}", self.epochs.to_bytes()))
             self._epochs_changed = False
@@ -394,6 +397,7 @@ class PartitionLog:
             producers=self.producers.snapshot(),
             snapshot_path=self.snapshot_path(self.log_end_offset),
             recovery_point=self.log_end_offset,
+            log_start=start,
         )
 
     def end_checkpoint(self, checkpoint: Checkpoint, committed: Offset | None = None) -> list[str]:
@@ -409,6 +413,7 @@ class PartitionLog:
             self._rebuilt.pop(segment, None)
             self._put_on_shelf(segment)
         self.recovery_point = checkpoint.recovery_point
+        self.stored_start = max(self.stored_start, checkpoint.log_start)
         if self.recovery_point not in self.snapshots:
             self.snapshots.append(self.recovery_point)
         needless, kept = self.snapshots[:-SNAPSHOTS_KEPT], self.snapshots[-SNAPSHOTS_KEPT:]
@@ -421,7 +426,7 @@ class PartitionLog:
     def abandon_checkpoint(self) -> None:
         """There was no room for it. The data is as safe as before; the next one covers it."""
         self.is_checkpointing = False
-        self._epochs_changed = self._start_moved = True
+        self._epochs_changed = True
 
     @property
     def needs_checkpoint(self) -> bool:
@@ -462,7 +467,17 @@ class PartitionLog:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.epochs.truncate_start(offset)
-            self._epochs_changed = self._start_moved = True
+            self._epochs_changed = True
+
+    @property
+    def is_start_unstored(self) -> bool:
+        """Whether the log might begin earlier after a crash."""
+        return self.log_start_offset > self.stored_start
+
+    def start_stored(self, offset: Offset) -> None:
+        """The start file says so on disk, and so does the log from now on."""
+        self.stored_start = max(self.stored_start, offset)
+        self.advance_start(max(self.log_start_offset, offset))
 
     # Cutting (log/truncation.py drives this)
 
@@ -479,7 +494,7 @@ class PartitionLog:
     @property
     def is_busy(self) -> bool:
         """Whether somebody is at its files who would bring back what is cut."""
-        return self.is_checkpointing or not self.is_at_rest
+        return self.is_checkpointing or self.is_storing_start or not self.is_at_rest
 
     def adopt(self, left: "PartitionLog") -> None:
         """Go on with what a cut has left, which is on disk and nobody else's."""
@@ -490,6 +505,7 @@ class PartitionLog:
         self.snapshots, self.recovery_point = left.snapshots, left.recovery_point
         self.clean_to = left.clean_to
         self.log_start_offset, self.log_end_offset = left.log_start_offset, left.log_end_offset
+        self.stored_start = left.stored_start
         self.flushed_end_offset, self.flushed_bytes = left.log_end_offset, self.appended_bytes
         self._epochs_changed = True
         self._folder_made = self._folder_is_ours = left._folder_made
@@ -518,10 +534,9 @@ class PartitionLog:
         self._dirty_folders.add(self.folder)
         self.log_end_offset = base_offset
 
-    def start_file(self, offset: Offset | None = None) -> Stored:
-        """What makes the start, or one that it is to have, survive a restart."""
-        start = self.log_start_offset if offset is None else offset
-        return Stored(f"{self.folder}/{LOG_START_FILE}", render_rows([str(start)]))
+    def start_file(self, offset: Offset) -> Stored:
+        """The file that makes the log begin at `offset` after a restart, if not later."""
+        return Stored(f"{self.folder}/{LOG_START_FILE}", render_rows([str(offset)]))
 
     def _forget(self, segment: Segment) -> None:
         if segment in self._dirty:

@@ -84,7 +84,7 @@ def _load_small_files(log: PartitionLog, names: list[str]) -> Offset:
         rows = list(parse_rows(disk.read_file(f"{folder}/{LOG_START_FILE}"), LOG_START_FILE, columns=1))
         if len(rows) != 1 or rows[0][0] < 0:
             raise CorruptData(f"{folder}/{LOG_START_FILE} holds one offset, not {rows}")
-        log.log_start_offset = Offset(rows[0][0])
+        log.log_start_offset = log.stored_start = Offset(rows[0][0])
     if epoch_file.FILE_NAME in names:
         log.epochs = LeaderEpochs.from_bytes(disk.read_file(f"{folder}/{epoch_file.FILE_NAME}"))
     log.snapshots = offsets_named(names, SNAPSHOT_SUFFIX)

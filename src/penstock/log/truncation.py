@@ -49,7 +49,7 @@ class Truncation:
             # Opening it again must not bring back what was deleted. And the snapshot that is left may lie
             # before the start: without this file, what retention has removed would be taken for damage.
             if log.log_start_offset > 0:
-                disk.store([log.start_file()])
+                disk.store([log.start_file(log.log_start_offset)])
             _remove_snapshots(disk, folder, past=self.offset)
             self._cut(disk, folder)
         self._left = _opened(log)

@@ -10,7 +10,9 @@ was asked for. It is what makes an idle fetch of thousands of partitions small o
 
 Rule 1: a partition that cannot be asked for just now leaves the session: the leader takes whatever the
         session holds for what we have.
-Rule 2: the session belongs to a connection here. A new one, and any refusal, begins with everything.
+Rule 2: a partition whose log start has moved is asked for again when that start is stored, and no fetch
+        waits for long at the leader meanwhile: somebody who deleted records waits there for the report.
+Rule 3: the session belongs to a connection here. A new one, and any refusal, begins with everything.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ from typing import Final, NamedTuple
 
 from penstock.limits import (
     INT_MAX,
+    LOG_START_FETCH_WAIT_MS,
     REPLICA_BUSY_ANSWERS,
     REPLICA_FETCH_BYTES_MAX,
     REPLICA_IDLE_MS,
@@ -119,6 +122,8 @@ class FetchPlan:
         """What the session holds."""
         self._forgotten: dict[Replica, None] = {}
         """What it holds and should not."""
+        self._start_unstored: dict[Replica, Partition] = {}
+        """Those that were asked for with a log start that is not the latest."""
         self._session_id = NO_SESSION
         self._session_epoch = FULL_EPOCH
         self._allowed_at = 0.0
@@ -156,6 +161,7 @@ class FetchPlan:
     def _take_out(self, replica: Replica) -> None:
         if self._asked.pop(replica, None) is not None:
             self._forgotten[replica] = None
+        self._start_unstored.pop(replica, None)
 
     # Asking
 
@@ -173,6 +179,7 @@ class FetchPlan:
         for replica in [replica for replica, until in self._put_off.items() if until <= now]:
             del self._put_off[replica]
             self._due[replica] = None
+        self._due.update(dict.fromkeys(self._start_unstored))
         if self._session_id == NO_SESSION:
             self.begin()
         topics: dict[TopicId, FetchTopic] = {}
@@ -197,9 +204,12 @@ class FetchPlan:
         )
 
     def _patience_ms(self, now: float) -> int:
+        wait_ms = self._wait_ms
+        if any(partition.log.is_storing_start for partition in self._start_unstored.values()):
+            wait_ms = min(wait_ms, LOG_START_FETCH_WAIT_MS)
         if self._allowed_at <= now:
-            return self._wait_ms
-        return min(self._wait_ms, ceil((self._allowed_at - now) * 1000))
+            return wait_ms
+        return min(wait_ms, ceil((self._allowed_at - now) * 1000))
 
     def _ask_for(self, replica: Replica, now: float) -> FetchPartition | None:
         """None: it is asked for in this way already, or cannot be."""
@@ -217,6 +227,10 @@ class FetchPlan:
         if ask is None:
             self.put_off(replica, now + SOON_S)
             return None
+        if partition.log.is_start_unstored:
+            self._start_unstored[replica] = partition
+        else:
+            self._start_unstored.pop(replica, None)
         asked = Asked(partition, ask)
         if self._asked.get(replica) == asked:
             return None

@@ -6,7 +6,9 @@
         ──→ wrong epoch   one of us has not heard of the latest leader yet: wait for metadata
 
 A fetch offset is a promise: the leader counts everything below it as stored here. So with flush policy
-before_ack it is the flushed end, and while anything is unflushed nothing is asked.
+before_ack it is the flushed end, and while anything is unflushed nothing is asked. The log start of a fetch
+is a promise, too: after a crash this log begins there, or later. A start that has moved is reported when it
+is stored (broker/log_starts.py).
 
 Rule 1: a log is cut where lineages part, never at the high watermark: that comes late to a follower, and
         what lies above it may have been acknowledged to a client (KIP-101).
@@ -33,6 +35,7 @@ class Ask(NamedTuple):
     offset: Offset
     last_fetched_epoch: LeaderEpoch
     log_start_offset: Offset
+    """Where our log begins after a crash, if not later."""
     leader_epoch: LeaderEpoch
     cuts: int
     """How often our log had been cut then. It is not sent."""
@@ -79,7 +82,7 @@ class Following:
         return Ask(
             log.log_end_offset,
             log.epochs.latest if has_records else NO_EPOCH,
-            log.log_start_offset,
+            log.stored_start,
             self.leader_epoch,
             log.cuts,
         )

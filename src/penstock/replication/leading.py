@@ -3,7 +3,8 @@
 Each follower's fetch says up to where it has everything, durably. From that come
 
     the high watermark    the least of those ends over everybody who may be in the in-sync set
-    who may join          who has everything that was ever shown, and the start of this leadership
+    who may join          who has everything that was ever shown, and the start of this leadership, and
+                          has stored that all is deleted which this leader has stored as deleted
     who must leave        who has not been at the end of the log for too long
 
 The in-sync set belongs to the metadata store. The leader proposes another and goes on while the answer
@@ -42,6 +43,8 @@ class InSync(NamedTuple):
     """The partition epoch: every change of the state has a higher one."""
     isr_min: int
     """min.insync.replicas"""
+    elr: tuple[int, ...] = ()
+    """Replicas that may be elected although they are not in sync (eligible leader replicas, KIP-966)."""
 
 
 class Proposal(NamedTuple):
@@ -62,7 +65,7 @@ class Fetched(NamedTuple):
     admitted_epoch: int
     """The epoch with which the broker may join in-sync sets; NO_BROKER_EPOCH: it may not."""
     log_start: Offset = NO_OFFSET
-    """Where its log begins."""
+    """Where its log begins after a crash, if not later; NO_OFFSET: not known, it may begin at 0."""
 
 
 class Follower:
@@ -111,6 +114,9 @@ class Leading:
         self.high_watermark = high_watermark
         self.own_end = NO_OFFSET
         """Up to where this broker has everything itself, as the topic's flush policy counts it."""
+        self.own_start = Offset(0)
+        """Where the log of this broker begins after a crash, if not later. No deletion that was confirmed, by
+        this leader or one before it, is of later records."""
         self._followers: dict[int, Follower] = {}
         self._proposal: Proposal | None = None
         self._maximal: frozenset[int] = frozenset()
@@ -165,8 +171,11 @@ class Leading:
         return follower.acknowledged_end if follower is not None else NO_OFFSET
 
     def is_deleted(self, offset: Offset) -> bool:
-        """Whether the log of everybody who may be elected begins there, or later."""
-        members = (self._followers.get(member) for member in self._maximal)
+        """Whether the log of every other replica that may be elected begins there after a crash, or later.
+
+        An eligible leader that is not alive counts too, with what it reported last: it may return and lead.
+        """
+        members = (self._followers.get(member) for member in (*self._maximal, *self._state.elr))
         return all(member is None or member.log_start >= offset for member in members)
 
     def changed(self, state: InSync, now: float) -> Offset:
@@ -225,6 +234,8 @@ class Leading:
             and fetched.offset >= self.high_watermark
             and fetched.offset >= self.epoch_start
             and fetched.broker_epoch == fetched.admitted_epoch
+            # It may be elected next. What was confirmed as deleted must not come back then.
+            and max(fetched.log_start, Offset(0)) >= self.own_start
         )
 
     def _advance(self) -> Offset:
@@ -269,7 +280,10 @@ class Leading:
         """The proposal is the state now, with this version. Returns the high watermark."""
         if proposal is self._proposal:
             self._proposal = None
-            self._state = self._state._replace(isr=proposal.isr, version=version)
+            # Who has left may be eligible. The image that comes next says who is.
+            left = tuple(member for member in self._state.isr if member not in proposal.isr)
+            elr = (*self._state.elr, *left)
+            self._state = self._state._replace(isr=proposal.isr, version=version, elr=elr)
             self._settle()
         return self._advance()
 

@@ -419,6 +419,7 @@ class Partition:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} is not within {log.log_start_offset} to {log.log_end_offset}",
             )
+        leading.own_start = log.stored_start
         proposal = leading.fetched(fetched, log.log_end_offset, now)
         self._show(leading.high_watermark)
         self._tell_of_replicas()
@@ -517,14 +518,14 @@ class Partition:
     def delete_before(self, offset: Offset) -> None:
         """The log begins here from now on. The shell has made that survive a crash."""
         self.require_deletable(offset)
-        if offset > self.log.log_start_offset:
-            self.log.advance_start(offset)
-            _wake(self.follower_waits)
+        self.log.start_stored(offset)
+        _wake(self.follower_waits)
 
     def is_deleted(self, offset: Offset) -> bool:
-        """Whether it stays so whoever leads next. ApiError if this broker does not lead."""
+        """Whether records below stay deleted, whoever leads next. ApiError: this replica does not lead."""
         self.require_online()
-        return self.leading is None or self.leading.is_deleted(offset)
+        is_deleted_here = self.log.stored_start >= offset
+        return is_deleted_here and (self.leading is None or self.leading.is_deleted(offset))
 
     def segment_facts(self) -> list[SegmentFacts]:
         segments = tuple(self.log.segments)  # a worker thread may ask while the log rolls

@@ -2,7 +2,7 @@
 
 from penstock.host.metadata_store import ABSENT
 from penstock.log.partition_log import PartitionLog
-from penstock.metadata.durability import min_isr
+from penstock.metadata.durability import eligible, min_isr
 from penstock.metadata.image import ClusterImage, PartitionState, Topic
 from penstock.replication.following import SOMEBODY, Following
 from penstock.replication.leaderships import Leaderships
@@ -11,7 +11,8 @@ from penstock.types import LeaderEpoch, Offset
 
 
 def in_sync(image: ClusterImage, topic: Topic, state: PartitionState) -> InSync:
-    return InSync(state.replicas, state.isr, state.partition_epoch, min_isr(image, topic, state))
+    minimum, elr = min_isr(image, topic, state), eligible(image, topic, state)
+    return InSync(state.replicas, state.isr, state.partition_epoch, minimum, elr)
 
 
 class Admission:

@@ -22,6 +22,8 @@ CONTEXT = RequestContext(ANONYMOUS, "PLAINTEXT", "peer", AllowEverything())
 class FakePartition:
     def __init__(self) -> None:
         self.fetch_waits: dict[Any, int] = {}
+        self.follower_waits = self.fetch_waits
+        self.log_start = 0
         self.shown_bytes = 0
         self.offline: object | None = None
 
@@ -72,7 +74,8 @@ class FakeFetch:
         return gathered
 
     def answer(self, number: int) -> PartitionData:
-        return PartitionData(number, records=b"x" * self.partitions[number].shown_bytes)
+        partition = self.partitions[number]
+        return PartitionData(number, 0, 0, 0, partition.log_start, records=b"x" * partition.shown_bytes)
 
     def gather_cold(self, progress: FetchInProgress) -> None:
         raise AssertionError("nothing is cold here")
@@ -80,12 +83,16 @@ class FakeFetch:
     def partitions_of(self, wanted: list[Wanted]) -> list[Partition]:
         return cast(list[Partition], self.partitions)
 
-    def begin(self, *, wait_ms: int = 60_000, bytes_min: int = 1) -> FetchResponse | Later:
+    def begin(
+        self, *, wait_ms: int = 60_000, bytes_min: int = 1, replica_id: int = -1
+    ) -> FetchResponse | Later:
         wanted = [
             Wanted(PartitionKey("t", NO_TOPIC_ID, number), FetchPartition(partition=number))
             for number in range(len(self.partitions))
         ]
-        request = FetchRequest(max_wait_ms=wait_ms, min_bytes=bytes_min)
+        for entry in wanted:
+            entry.sent_log_start = 0
+        request = FetchRequest(replica_id=replica_id, max_wait_ms=wait_ms, min_bytes=bytes_min)
         fetching = Fetching(wanted, None, is_incremental=False)
         return FetchInProgress(self, Asked.by(request, CONTEXT.version), fetching, CONTEXT).begin()
 
@@ -136,6 +143,19 @@ async def test_what_all_partitions_have_together_counts() -> None:
         partition.shows(10)
         await turn()
     assert len(replies) == 1
+
+
+@pytest.mark.parametrize(("replica_id", "is_told"), [(2, True), (-1, False)])
+async def test_a_follower_that_waits_is_told_of_a_new_start(replica_id: int, *, is_told: bool) -> None:
+    fetch = FakeFetch(2)
+    replies = waiting(fetch.begin(replica_id=replica_id))
+    fetch.partitions[1].wake()
+    await turn()
+    assert replies == []
+    fetch.partitions[1].log_start = 5
+    fetch.partitions[1].wake()
+    await turn()
+    assert bool(replies) == is_told
 
 
 async def test_only_partitions_that_have_more_are_looked_at_again() -> None:

@@ -216,7 +216,7 @@ def test_a_start_past_everything_that_survived_is_where_the_log_goes_on() -> Non
         append(log, [b"x"])
     flush(log)
     log.advance_start(Offset(5))
-    disk.store([log.start_file()])
+    disk.store([log.start_file(log.log_start_offset)])
     file_at(disk, FIRST).truncate(200)
     log = reopened(disk).log
     assert (log.log_start_offset, log.log_end_offset) == (5, 5)

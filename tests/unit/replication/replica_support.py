@@ -59,7 +59,8 @@ def sync(partition: Partition) -> None:
 
 def fetched_by(leader: Partition, ask: Ask) -> FollowerFetch:
     params = FetchPartition(0, ask.leader_epoch, ask.offset, ask.last_fetched_epoch, ask.log_start_offset)
-    return leader.follower_fetched(params, Fetched(FOLLOWER, 70, ask.offset, 70), 1.0)
+    fetched = Fetched(FOLLOWER, 70, ask.offset, 70, ask.log_start_offset)
+    return leader.follower_fetched(params, fetched, 1.0)
 
 
 def answer_to(leader: Partition, ask: Ask) -> PartitionData:
@@ -73,6 +74,12 @@ def answer_to(leader: Partition, ask: Ask) -> PartitionData:
     if fetch.diverging is not None:
         return PartitionData(0, 0, high, high, start, diverging_epoch=fetch.diverging)
     return PartitionData(0, 0, high, high, start, records=bytes(read(leader.log, ask.offset).data))
+
+
+def store_start(partition: Partition) -> None:
+    log = partition.log
+    log.disk.store([log.start_file(log.log_start_offset)])
+    log.start_stored(log.log_start_offset)
 
 
 def exchange(leader: Partition, follower: Partition) -> Step:

@@ -1,7 +1,13 @@
 """A follower's half of a fetch session."""
 
 from penstock.errors import ErrorCode
-from penstock.limits import REPLICA_BUSY_ANSWERS, REPLICA_IDLE_MS, REPLICA_TOGETHER_MAX
+from penstock.limits import (
+    LOG_START_FETCH_WAIT_MS,
+    REPLICA_BUSY_ANSWERS,
+    REPLICA_IDLE_MS,
+    REPLICA_TOGETHER_MAX,
+    REPLICA_WAIT_MS,
+)
 from penstock.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -10,7 +16,7 @@ from penstock.protocol.messages.fetch import (
 )
 from penstock.replication.fetch_plan import Activity, FetchPlan, Replica
 from penstock.replication.partition import Partition
-from penstock.types import TopicId
+from penstock.types import Offset, TopicId
 from tests.unit.replication.replica_support import (
     FOLLOWER,
     LEADER,
@@ -19,6 +25,7 @@ from tests.unit.replication.replica_support import (
     leader_on,
     new_log,
     produce,
+    store_start,
     sync,
 )
 
@@ -99,6 +106,31 @@ def test_what_is_not_flushed_yet_leaves_the_session() -> None:
     plan.answer()
     assert plan.plan.wanted_at() is not None
     assert named(plan.request(now=2.0)) == [1]
+
+
+def starts(request: FetchRequest) -> list[int]:
+    return [params.log_start_offset for topic in request.topics for params in topic.partitions]
+
+
+def test_a_start_that_moved_is_reported_when_it_is_stored() -> None:
+    plan = Plan()
+    partition = given_a_record(plan)
+    sync(partition)
+    plan.request()
+    plan.answer(PartitionData(1))
+    partition.log.advance_start(Offset(1))
+    partition.log.is_storing_start = True
+    request = plan.request()
+    assert (starts(request), request.max_wait_ms) == ([0], LOG_START_FETCH_WAIT_MS)
+    plan.answer()
+    partition.log.is_storing_start = False
+    assert plan.request().max_wait_ms == REPLICA_WAIT_MS, "it found no room, and may find none for long"
+    plan.answer()
+    store_start(partition)
+    request = plan.request()
+    assert (starts(request), request.max_wait_ms) == ([1], REPLICA_WAIT_MS)
+    plan.answer()
+    assert named(plan.request()) == []
 
 
 def test_a_refused_session_begins_with_everything() -> None:

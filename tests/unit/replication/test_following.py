@@ -4,6 +4,7 @@ import pytest
 
 from penstock.errors import CorruptData, ErrorCode
 from penstock.log.partition_log import PartitionLog
+from penstock.log.recovery import open_log
 from penstock.log.truncation import BeginningAnew, Truncation
 from penstock.protocol.messages.fetch import EpochEndOffset, PartitionData
 from penstock.replication.following import Passed, Took, Wait, parting_point
@@ -17,8 +18,14 @@ from tests.unit.replication.replica_support import (
     leader_on,
     new_log,
     produce,
+    store_start,
     sync,
 )
+
+
+def reopened(log: PartitionLog) -> PartitionLog:
+    """As a process finds it that is started after this one was killed."""
+    return open_log(log.disk, log.folder, log.settings).log
 
 
 def log_of(*epochs: int) -> PartitionLog:
@@ -152,6 +159,20 @@ def test_an_empty_follower_past_the_leaders_end_begins_where_the_leader_does() -
     follower.log.flushed_end_offset = Offset(50)
     catch_up(leader, follower)
     assert (follower.log.log_start_offset, follower.log.log_end_offset) == (0, 2)
+
+
+def test_a_start_is_reported_when_it_is_stored_and_not_before() -> None:
+    leader, follower = leader_on(log_of(*[1] * 8), epoch=2), follower_on(new_log(), epoch=2)
+    catch_up(leader, follower)
+    leader.delete_before(Offset(5))
+    catch_up(leader, follower)
+    assert follower.log.log_start_offset == 5
+    assert not leader.is_deleted(Offset(5)), "after a crash the follower would begin at 0"
+    assert reopened(follower.log).log_start_offset == 0
+    store_start(follower)
+    exchange(leader, follower)
+    assert leader.is_deleted(Offset(5))
+    assert reopened(follower.log).log_start_offset == 5
 
 
 def test_the_start_follows_the_leaders_and_survives_a_checkpoint() -> None:

@@ -138,6 +138,50 @@ def test_an_older_state_is_passed_over_and_the_same_settles_nothing() -> None:
     assert leader.maximal_isr == {1, 2, 3}
 
 
+def fetch_from(leader: Leading, broker: int, log_start: int) -> Proposal | None:
+    """A fetch at the end of the log, of a replica whose log begins there after a crash."""
+    epoch = 50 + broker
+    return leader.fetched(Fetched(broker, epoch, Offset(100), epoch, Offset(log_start)), Offset(100), 1.0)
+
+
+def test_a_deletion_counts_when_all_in_sync_replicas_have_stored_it() -> None:
+    leader = leading((1, 2))
+    assert not leader.is_deleted(Offset(5)), "nothing is known of broker 2"
+    fetch_from(leader, 2, 4)
+    assert not leader.is_deleted(Offset(5))
+    fetch_from(leader, 2, 5)
+    assert leader.is_deleted(Offset(5)), "broker 3 is neither in sync nor eligible"
+
+
+def test_a_deletion_counts_when_all_eligible_leaders_have_stored_it() -> None:
+    leader = leading((1,))
+    leader.changed(InSync((1, 2, 3), (1,), version=8, isr_min=2, elr=(2,)), 1.0)
+    assert not leader.is_deleted(Offset(5)), "broker 2 may be elected, alive now or not"
+    fetch_from(leader, 2, 5)
+    assert leader.is_deleted(Offset(5))
+
+
+def test_a_replica_that_has_just_left_may_be_eligible() -> None:
+    leader = leading((1, 2))
+    fetch_from(leader, 2, 0)
+    proposal = leader.lagging(Offset(200), 100.0, LAG_MS)
+    assert proposal is None
+    proposal = leader.lagging(Offset(200), 120.0, LAG_MS)
+    assert proposal is not None
+    leader.committed(proposal, 8)
+    assert leader.isr == (1,)
+    assert not leader.is_deleted(Offset(5))
+    leader.changed(state(1, version=8), 121.0)
+    assert leader.is_deleted(Offset(5)), "the image says that nobody is eligible"
+
+
+def test_a_replica_joins_when_it_has_stored_what_is_deleted() -> None:
+    leader = leading((1, 2))
+    leader.own_start = Offset(5)
+    assert fetch_from(leader, 3, 4) is None
+    assert fetch_from(leader, 3, 5) is not None
+
+
 def test_there_is_one_proposal_at_a_time() -> None:
     leader = leading((1, 2))
     assert fetch(leader, 3, 4) is not None

@@ -4,8 +4,13 @@ Moves the start of a partition forward. What lies before it is gone at once for 
 disk when its whole segment is.
 
 Behaviour
-    Answered when the new start is on disk and all replicas in sync have it, with the start as low
-    watermark. If that takes longer than timeout_ms, REQUEST_TIMED_OUT: it may be so, and may not stay so.
+    Answered when every replica that may be elected has the new start on disk: this leader, all replicas in
+    sync, and all eligible leaders (ELR). The answer has the start as low watermark. If that takes longer than
+    timeout_ms, REQUEST_TIMED_OUT: the leader has deleted the records, and a replica that is elected may still
+    have them. An eligible leader that is not alive counts with what it reported last: while it has not
+    stored the new start, every DeleteRecords ends so, until it is back or as many as min.insync.replicas are
+    in sync again.
+    An unclean election may bring deleted records back, as it may lose others.
     Offset -1 stands for the high watermark. An offset below the start changes nothing and is fine.
     Topics that are only compacted are refused with POLICY_VIOLATION, internal ones with
     INVALID_TOPIC_EXCEPTION.
@@ -13,7 +18,8 @@ Behaviour
 Versions
     2  flexible encoding
 Differs from Kafka
-    It waits for the replicas in sync, where Kafka waits for all that are there.
+    It waits for the replicas that may be elected, until the new start is on their disks. Kafka waits for all
+    that are alive, until they have it in memory.
 """
 
 import asyncio
@@ -101,7 +107,7 @@ async def _result(
 ) -> DeleteRecordsPartitionResult:
     if isinstance(deleted, ErrorCode):
         return DeleteRecordsPartitionResult(name.partition, NO_OFFSET, deleted)
-    start = deleted.log.log_start_offset
+    start = deleted.log.stored_start
     try:
         await _until_deleted(deleted, start, ends_at)
     except ApiError as refusal:
