@@ -2,11 +2,13 @@
 
 import pytest
 
+from penstock.broker.damaged_replicas import DamagedReplicas
 from penstock.metadata.facts import GROUP_TOPIC
 from penstock.sim.cluster.cluster import SimCluster
 from penstock.sim.cluster.compacted_ledger import CompactedLedger
-from penstock.sim.cluster.extras import NO_EXTRAS, WITHOUT_OF_EXTRAS, Extras, drawn_extras
-from penstock.sim.cluster.plan import Fault, Kind, drawn
+from penstock.sim.cluster.extras import NO_EXTRAS, WITHOUT_OF_EXTRAS, Extras
+from penstock.sim.cluster.plan import FIRST_OF_EXTRAS, OF_EXTRAS, Fault, Kind, drawn
+from penstock.sim.history import Violation
 from penstock.sim.run import run_cluster
 
 SEED = 9_300
@@ -19,12 +21,13 @@ def run_with(extras: Extras, *faults: Fault) -> SimCluster:
 
 def test_extras_leave_the_plain_plan_as_it_is() -> None:
     plan = drawn(SEED)
-    assert plan.without("extras") == plan._replace(extras=NO_EXTRAS)
+    plain = tuple(fault for fault in plan.faults if fault.kind not in OF_EXTRAS)
+    assert plan.without("extras") == plan._replace(extras=NO_EXTRAS, faults=plain)
 
 
 @pytest.mark.parametrize("name", WITHOUT_OF_EXTRAS)
 def test_a_hundred_seeds_draw_every_extra(name: str) -> None:
-    extras = [drawn_extras(seed) for seed in range(1, 101)]
+    extras = [drawn(seed).extras for seed in range(1, 101)]
     assert 0 < sum(each != each.without(name) for each in extras) < 100
 
 
@@ -53,3 +56,51 @@ def test_power_takes_what_only_memory_had_and_others_have_it() -> None:
     power = Fault(0, Kind.POWER, 6.0, 1.0, (1,))
     cluster = run_with(Extras(flushes_before_ack=False), power)
     assert cluster.struck[Kind.POWER] == 1
+
+
+def test_a_plan_without_extras_has_no_faults_of_theirs() -> None:
+    plan = next(plan for plan in map(drawn, range(1, 100)) if plan.extras.rots)
+    assert any(fault.kind is Kind.ROT for fault in plan.faults)
+    for name in ("rot", "extras"):
+        assert not any(fault.kind in OF_EXTRAS for fault in plan.without(name).faults)
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_flipped_bit_is_found_and_others_lead(number: int) -> None:
+    """With other fault numbers the bit is read, looked up, or not; and the leader dies or not."""
+    rot = Fault(FIRST_OF_EXTRAS + number, Kind.ROT, 6.0, 1.0, (1 + number % 3,))
+    assert run_with(Extras(rots=True), rot).struck[Kind.ROT] == 1
+
+
+def test_a_damaged_broker_that_leads_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is told of the damage: the partition stays offline, and its replica in sync."""
+    monkeypatch.setattr(DamagedReplicas, "_note", lambda *_: None)
+    rot = Fault(FIRST_OF_EXTRAS, Kind.ROT, 6.0, 1.0, (1,))
+    with pytest.raises(Violation, match="not handed over within 30 s"):
+        run_with(Extras(rots=True), rot)
+
+
+def test_a_partition_that_is_offline_for_no_reason_is_noticed() -> None:
+    plan = drawn(SEED, brokers=3, seconds=8.0).without("extras")._replace(faults=())
+    cluster = SimCluster(plan)
+
+    def go_offline() -> None:
+        running = cluster.nodes[1].running
+        assert running is not None
+        next(iter(running.storage.partitions)).go_offline("for no reason")
+
+    cluster.loop.call_later(6.0, go_offline)
+    with pytest.raises(Violation, match="is offline on node-1 for no reason"):
+        cluster.run()
+
+
+def test_jobs_that_are_interrupted_break_no_promise() -> None:
+    """Readers ask followers, too, while those truncate what a leader that died has left on them."""
+    faults = [Fault(number, Kind.KILL, 4.0 + number, 0.5, (1 + number % 3,)) for number in range(8)]
+    run_with(Extras(job_steps=0.4, follower_reads=0.6, cold_reads=0.8), *faults)
+
+
+def test_one_seed_is_one_history_with_all_extras() -> None:
+    extras = Extras(deletes_records=True, compacts=True, job_steps=0.4, follower_reads=0.3, cold_reads=0.5)
+    kill = Fault(0, Kind.KILL, 5.0, 1.0, (2,))
+    assert run_with(extras, kill).hash == run_with(extras, kill).hash

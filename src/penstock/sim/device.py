@@ -33,6 +33,15 @@ class FileNode:
         self.stored = bytearray()
         """What is on the platter."""
         self._pending: list[Write | Truncate] = []
+        self.is_rotten = False
+        """A bit has flipped, and whoever reads it reads it from the device."""
+
+    def flip(self, position: int, bit: int) -> int:
+        """A bit that was synced. Returns the byte that is there now."""
+        assert position < len(self.stored)
+        self.is_rotten = True
+        self.seen[position] = self.stored[position] = self.stored[position] ^ 1 << bit
+        return self.seen[position]
 
     @property
     def is_dirty(self) -> bool:

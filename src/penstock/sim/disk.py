@@ -108,6 +108,8 @@ class SimFile:
         disk = self._mount.disk
         if length <= 0 or (disk.cold_reads and disk.random.random() < disk.cold_reads):
             return None
+        if self.node.is_rotten:
+            return None
         data = bytes(self.node.seen[position : position + length])
         return data if len(data) == length else None
 
@@ -157,10 +159,16 @@ class Mount:
         """A sync of this process has failed: the disk has broken a promise."""
         self.open_files_max = disk.open_files_max
         self.open_files = 0
+        self.on_call: Callable[[], None] | None = None
+        """Told of each call before it is carried out. Others may run meanwhile."""
 
     def step(self) -> None:
         if self.is_dead:
             raise PowerLost
+        if self.on_call is not None:
+            self.on_call()
+            if self.is_dead:
+                raise PowerLost
         if not self.disk.count():
             self.is_dead = True
             self.disk.on_power_lost()

@@ -188,6 +188,8 @@ class ProcessLoop(VirtualTimeLoop):
         return super().get_exception_handler() if process is OUTSIDE else process.on_exception
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self.is_closed():
+            return  # what is left of a world that has ended, collected while another one runs
         process = current_process() if self.ran is OUTSIDE else self.ran
         if process.is_dead:
             return  # what it does while it ends is nobody's concern

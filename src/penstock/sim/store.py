@@ -45,6 +45,8 @@ Result = TypeVar("Result")
 
 CHANGES_MAX = 128
 TIMEOUT_SECONDS = 4.0
+MUTE_TIMEOUT_SECONDS = 1.0
+"""How long a client waits for a store that hears it and does not answer: it keeps its session."""
 SILENCE_SECONDS = 4.0
 """After which a watch that hears nothing from a store that is away is given up."""
 
@@ -69,6 +71,8 @@ class Fate(NamedTuple):
     late_seconds: float
     """How much longer than others it takes to arrive."""
     loses_reply: bool
+    released: "asyncio.Future[None] | None" = None
+    """It does not arrive before this is done."""
 
 
 Ambush = Callable[[Sequence[Change]], Fate | None]
@@ -274,6 +278,8 @@ class SimClient:
         self.is_shown = asyncio.Event()
         """Not set: what happens is shown later, although requests are answered."""
         self.is_shown.set()
+        self.is_mute = False
+        """What it asks arrives, and no answer comes back."""
         self.is_dead = False
         """Its process is: nothing more is sent. What is under way arrives."""
 
@@ -343,13 +349,29 @@ class SimClient:
             store.counts["lost-request"] += 1
         else:
             after = store.delay() + fate.late_seconds
-            self._loop.call_later(after, self._arrive, job, answer, fate, context=WORLD)
+            self._send(after, fate.released, self._arrive, job, answer, fate)
+        seconds = MUTE_TIMEOUT_SECONDS if self.is_mute else TIMEOUT_SECONDS
         try:
-            async with asyncio.timeout(TIMEOUT_SECONDS):
+            async with asyncio.timeout(seconds):
                 result: Result = await answer
                 return result
         except TimeoutError:
             raise StoreAway("no answer in time") from None
+
+    def _send(
+        self,
+        after: float,
+        released: "asyncio.Future[None] | None",
+        arrive: Callable[..., None],
+        *arguments: Any,
+    ) -> None:
+        if released is None:
+            self._loop.call_later(after, arrive, *arguments, context=WORLD)
+            return
+        # Nothing of it is the sender's any more, who may be dead by then.
+        released.add_done_callback(
+            lambda _: self._loop.call_later(after, arrive, *arguments, context=WORLD), context=WORLD
+        )
 
     def _arrive(self, job: Callable[[], Result], answer: "asyncio.Future[Result]", fate: Fate) -> None:
         store = self._store
@@ -369,7 +391,7 @@ class SimClient:
     def _answer(
         self, answer: "asyncio.Future[Any]", result: Any, refusal: StoreRefuses | StoreFull | None
     ) -> None:
-        if answer.done() or not self._has_way():
+        if answer.done() or not self._has_way() or self.is_mute:
             return
         if refusal is not None:
             answer.set_exception(refusal)

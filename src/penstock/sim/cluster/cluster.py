@@ -21,7 +21,7 @@ from penstock.host.metadata_store import Event
 from penstock.host.tasks import Tasks
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producers import Producer as KnownProducer
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.image import ClusterImage, PartitionState, Topic
 from penstock.sim.cluster.administrating import Administrator
 from penstock.sim.cluster.client import Client
 from penstock.sim.cluster.compacted_ledger import CompactedLedger
@@ -32,11 +32,13 @@ from penstock.sim.cluster.ledger import Ledger
 from penstock.sim.cluster.node import SimNode
 from penstock.sim.cluster.plan import Fault, Plan
 from penstock.sim.cluster.producing import CarelessProducer, Producer
+from penstock.sim.cluster.rot import Rot
 from penstock.sim.cluster.store_checks import StoreChecks
 from penstock.sim.cluster.watching import Watching
 from penstock.sim.history import Violation
 from penstock.sim.network import NetworkLoop, SimNetwork, Weather
 from penstock.sim.processes import OUTSIDE, WORLD
+from penstock.sim.stepping import Hands
 from penstock.sim.store import SimStore, StoreFaults
 from penstock.types import TopicId, TopicPartition
 
@@ -44,6 +46,7 @@ START_SECONDS_MAX: Final = 40.0
 LIVE_SECONDS_MAX: Final = 60.0
 """After healing: a session's end, a start, an admission, and what was missed has to be fetched."""
 GROUP_SECONDS_MAX: Final = 40.0
+ROT_SECONDS_MAX: Final = 30.0
 AGREE_SECONDS_MAX: Final = 10.0
 LOOK_SECONDS: Final = 0.1
 
@@ -57,10 +60,12 @@ class SimCluster:
         self.loop = NetworkLoop(self.random("loop"))
         self.network = self.loop.network = SimNetwork(self.loop, self.random("network"), Weather())
         self.store = SimStore(self.loop, self.random("store"), StoreFaults(plan.store_delay))
+        self.hands = Hands(self.random("hands"), plan.extras.job_steps)
         self.nodes = {number: SimNode(self, number) for number in plan.nodes}
         self.watching = Watching(self.nodes, lambda: self.truth.image, lambda: self.loop.now, plan.extras)
         self.truth = StoreChecks(self._admitted, self.watching.joined, self._lost_at)
         self.topics = {f"topic-{number}": plan.partitions for number in range(1, plan.topics + 1)}
+        self.rot = Rot(self)
         self.places = Places()
         self.is_producing = True
         self.hash = 0
@@ -72,6 +77,7 @@ class SimCluster:
         self._ended: asyncio.Future[None]
         self._producers: list[Producer] = []
         self.clients: list[Client] = []
+        self.administrator = Administrator(self)
 
     def random(self, what: str) -> Random:
         return Random(f"{what} {self.plan.seed}")
@@ -92,6 +98,11 @@ class SimCluster:
             self._broken = Violation(f"at {self.loop.now:.3f} s: {sentence}")
             self._broken.__cause__ = cause
         raise self._broken
+
+    @property
+    def is_broken(self) -> bool:
+        """Something was wrong, and the run ends."""
+        return self._broken is not None
 
     def ledger(self, topic_id: TopicId, topic: str, index: int) -> Ledger:
         return self.watching.ledger_of((topic_id, index), str(TopicPartition(topic, index)))
@@ -129,6 +140,7 @@ class SimCluster:
             self.struck += self.store.counts
             loop.after_each = None
             loop.run_until_complete(self._end())
+            self.hands.close()
             loop.close()
         return self
 
@@ -173,7 +185,7 @@ class SimCluster:
             node.start()
         everybody = set(self.plan.nodes)
         await self._until(lambda: self.truth.image.admitted == everybody, START_SECONDS_MAX, "start")
-        administrator = Administrator(self)
+        administrator = self.administrator
         for name, partitions in self.topics.items():
             await administrator.insist(partial(administrator.make, name, partitions))
         self._start_clients()
@@ -184,7 +196,7 @@ class SimCluster:
         await asyncio.sleep(max(0.0, self.plan.seconds - self.loop.now))
         self.trace("heals")
         await faults.heal()
-        await self._live(administrator)
+        await self._live(faults)
         await self._validate()
         if not self._ended.done():
             self._ended.set_result(None)
@@ -243,20 +255,39 @@ class SimCluster:
 
     def can_lose(self, node: int) -> bool:
         """Whether others have everything that was ever shown."""
-        states = [state for topic in self.truth.image.topics.values() for state in topic.partitions]
-        if self.plan.extras.flushes_before_ack:
-            return all(node not in state.isr or len(state.isr) > 1 for state in states)
-        # Those others may have lost it, too, when their power failed.
-        return all(
-            node not in (*state.isr, *state.elr)
-            or any(other != node and not self.nodes[other].has_lost_disk for other in state.isr)
-            for state in states
+        before_ack = self.plan.extras.flushes_before_ack
+        for topic in self.truth.image.topics.values():
+            for state in topic.partitions:
+                # Where topics flush before they acknowledge, who is eligible and loses its disk is noticed.
+                has_all = state.isr if before_ack else (*state.isr, *state.elr)
+                if node in has_all and not self._others_have_all(node, topic, state):
+                    return False
+        return True
+
+    def _others_have_all(self, node: int, topic: Topic, state: PartitionState) -> bool:
+        place = (topic.id, state.index)
+        return any(
+            other != node and not self.nodes[other].has_lost_disk and self.rot.is_sound(other, place)
+            for other in state.isr
         )
 
-    async def _live(self, administrator: Administrator) -> None:
+    async def _outlive_rot(self) -> None:
+        """Whatever is damaged is found, and others lead, without a restart."""
+        scrubber = Client(self, "scrubber")
+        ends_at = self.loop.now + ROT_SECONDS_MAX
+        while left := [flip for flip in self.rot.present() if not self.rot.is_handled(flip)]:
+            if self.loop.now > ends_at:
+                self.violate(f"{left[0]}: not handed over within {ROT_SECONDS_MAX:g} s; {self._state()}")
+            for flip in left:
+                if not self.rot.must_be_noticed(flip):
+                    await self.rot.read(scrubber, flip)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _live(self, faults: Faults) -> None:
         """H12: everything works again, and within a bound."""
         ends_at = self.loop.now + LIVE_SECONDS_MAX
-        if self.plan.changes_minimum:
+        administrator = self.administrator
+        if self.plan.changes_minimum or self.plan.extras.deposes:
             for name in self.topics:
                 await administrator.insist(partial(administrator.set_minimum, name, 2))
         counts = [producer.acknowledged for producer in self._producers]
@@ -267,8 +298,10 @@ class SimCluster:
                 for producer, before in zip(self._producers, counts, strict=True)
             )
 
+        await self._outlive_rot()
         await self._until(all_write, ends_at - self.loop.now, "every partition takes records again")
         self.is_producing = False
+        await faults.restart_damaged()
         await self._until(
             lambda: all(producer.is_idle for producer in self._producers) and self.is_whole(),
             ends_at - self.loop.now + 10,
@@ -278,6 +311,8 @@ class SimCluster:
 
     async def _validate(self) -> None:
         await asyncio.sleep(2)  # the last high watermark reaches the followers
+        if left := self.rot.present():
+            self.violate(f"{left[0]} is still there, and the copy in sync")
         last = Client(self, "last")
         for topic in tuple(self.truth.image.topics.values()):
             if topic.name not in self.topics and not topic.internal:

@@ -69,6 +69,10 @@ class Reader:
         if found is None:
             return
         topic, leader = found
+        share = self._cluster.plan.extras.follower_reads
+        if share and self.client.random.random() < share:
+            await self._ask_anybody(topic)
+            return
         asked_at = self._cluster.loop.now
         ledger = self._cluster.ledger(topic.id, self._topic, self._index)
         deleted = ledger.deleted
@@ -76,7 +80,7 @@ class Reader:
             if self.client.random.random() < LOOKS_FOR_END_SHARE:
                 await self._look_for_end(topic, leader)
             asked_at = self._cluster.loop.now
-            data = await self._fetch(topic, leader)
+            data = await self._fetch(topic, leader, self._epoch(topic))
         except TROUBLE:
             data = None
         if data is None or data.error_code in AGAIN:
@@ -146,11 +150,23 @@ class Reader:
             self._cluster.violate(f"{self.client.name} is told {end} after {self._seen}")
         self._seen = Seen(epoch, end)
 
-    async def _fetch(self, topic: Topic, leader: int) -> PartitionData:
-        asked = FetchPartition(self._index, self._epoch(topic), self.offset, partition_max_bytes=BYTES_MAX)
+    async def _ask_anybody(self, topic: Topic) -> None:
+        """A follower answers clients that name no leader epoch. It may be behind, or no replica."""
+        try:
+            data = await self._fetch(topic, self.client.anybody(), NO_LEADER_EPOCH)
+        except TROUBLE:
+            return
+        if data.error_code == ErrorCode.NONE:
+            self._take(topic.id, data)
+        elif data.error_code not in (*AGAIN, ErrorCode.OFFSET_OUT_OF_RANGE):
+            code = ErrorCode(data.error_code)
+            self._cluster.violate(f"{self.client.name} asks a follower at {self.offset}: {code.name}")
+
+    async def _fetch(self, topic: Topic, node_id: int, epoch: int) -> PartitionData:
+        asked = FetchPartition(self._index, epoch, self.offset, partition_max_bytes=BYTES_MAX)
         wanted = FetchTopic(self._topic, topic.id, [asked])
         request = FetchRequest(max_wait_ms=WAIT_MS, min_bytes=1, topics=[wanted], session_epoch=-1)
-        answer = await self.client.ask(leader, FETCH, request)
+        answer = await self.client.ask(node_id, FETCH, request)
         return answer.responses[0].partitions[0]
 
     def _take(self, topic_id: TopicId, data: PartitionData) -> None:

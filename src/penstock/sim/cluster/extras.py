@@ -15,6 +15,10 @@ WITHOUT_OF_EXTRAS: Final[dict[str, dict[str, Any]]] = {
     "retention": {"retention_ms": NO_LIMIT, "retention_bytes": NO_LIMIT},
     "compaction": {"compacts": False},
     "flush-os": {"flushes_before_ack": True},
+    "rot": {"rots": False},
+    "deposals": {"deposes": False},
+    "job-steps": {"job_steps": 0.0},
+    "follower-reads": {"follower_reads": 0.0, "cold_reads": 0.0},
 }
 
 
@@ -28,6 +32,16 @@ class Extras(NamedTuple):
     flushes_before_ack: bool = True
     """False: all topics have flush.policy=os. A broker loses power only where another one in sync keeps its
     memory, and then has lost what it had acknowledged."""
+    rots: bool = False
+    """Bits flip on platters."""
+    deposes: bool = False
+    """Leaders are deposed and reinstated. For that one in-sync replica has to be enough at times."""
+    job_steps: float = 0.0
+    """How likely a job of a worker is interrupted at a disk call."""
+    follower_reads: float = 0.0
+    """How likely a reader asks any broker, and not the leader."""
+    cold_reads: float = 0.0
+    """At least so likely bytes are not in memory."""
 
     @property
     def has_retention(self) -> bool:
@@ -45,13 +59,29 @@ class Extras(NamedTuple):
 NO_EXTRAS: Final = Extras()
 
 
-def drawn_extras(seed: int) -> Extras:
-    random = Random(f"extras {seed}")
-    retention = random.choice(("none", "none", "none", "ms", "bytes"))
+def drawn_extras(seed: int, *, changes_minimum: bool, wipes: bool) -> Extras:
+    """Each from a stream of its own, so that the others stay when one is added.
+
+    Where one in-sync replica may be enough, nobody else need have what it loses.
+    """
+
+    def random(name: str) -> Random:
+        return Random(f"extra {name} {seed}")
+
+    flushes_before_ack = random("flush").random() < 0.8
+    deposes = random("depose").random() < 0.2 and flushes_before_ack and not wipes
+    retention, reads = random("retention"), random("reads")
+    limit = retention.choice(("none", "none", "none", "ms", "bytes"))
+    reads_followers = reads.random() < 0.3
     return Extras(
-        deletes_records=random.random() < 0.35,
-        retention_ms=random.choice((4_000, 15_000)) if retention == "ms" else NO_LIMIT,
-        retention_bytes=random.choice((2_000, 10_000)) if retention == "bytes" else NO_LIMIT,
-        compacts=random.random() < 0.35,
-        flushes_before_ack=random.random() < 0.8,
+        deletes_records=random("deletions").random() < 0.35,
+        retention_ms=retention.choice((4_000, 15_000)) if limit == "ms" else NO_LIMIT,
+        retention_bytes=retention.choice((2_000, 10_000)) if limit == "bytes" else NO_LIMIT,
+        compacts=random("compaction").random() < 0.35,
+        flushes_before_ack=flushes_before_ack,
+        deposes=deposes,
+        rots=random("rot").random() < 0.35 and not changes_minimum and not deposes,
+        job_steps=random("steps").choice((0.0, 0.0, 0.0, 0.1, 0.4)),
+        follower_reads=reads.choice((0.3, 0.6)) if reads_followers else 0.0,
+        cold_reads=reads.choice((0.3, 0.8)) if reads_followers else 0.0,
     )

@@ -9,9 +9,10 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import ErrorCode
 from penstock.metadata.keys import Keys
 from penstock.sim.cluster.ambush import Ambush
+from penstock.sim.cluster.client import Client
+from penstock.sim.cluster.deposing import Deposal
 from penstock.sim.cluster.node import SimNode
 from penstock.sim.cluster.plan import Fault, Kind
 from penstock.sim.disk import BOUNDLESS_BYTES
@@ -70,6 +71,13 @@ class Faults:
             if has_failed(node):
                 await node.kill()
             up(node)
+            cluster.rot.require_reason(node)
+
+    async def restart_damaged(self) -> None:
+        """As an operator does, some time after others have taken over."""
+        for node in {flip.node.id: flip.node for flip in self._cluster.rot.present()}.values():
+            await node.kill()
+            up(node)
 
 
 class _Happening:
@@ -111,6 +119,8 @@ class _Happening:
             Kind.DISK_FULL: self._disk_full,
             Kind.SLOW_DISK: self._slow_disk,
             Kind.SYNC_FAILS: self._sync_fails,
+            Kind.ROT: self._rot,
+            Kind.DEPOSE: self._depose,
         }[self._fault.kind]()
 
     def _strikes(self) -> None:
@@ -132,6 +142,9 @@ class _Happening:
         if not down:
             return
         self._strikes()
+        await self._take_down(down, seconds, loses_power=loses_power)
+
+    async def _take_down(self, down: list[SimNode], seconds: float, *, loses_power: bool) -> None:
         for node in down:
             await node.kill()
             if loses_power:
@@ -307,6 +320,10 @@ class _Happening:
         else:
             await self._cut_ways(out if trouble == "half-cut" else out + into, TROUBLE_SECONDS)
 
+    async def _depose(self) -> None:
+        if await Deposal(self._cluster, self._random, lambda: self._faults.is_over).happen():
+            self._strikes()
+
     async def _expire(self) -> None:
         """The store ends a session although its owner keeps it."""
         store, keys = self._cluster.store, Keys(self._cluster.truth.image.cluster_id)
@@ -349,6 +366,28 @@ class _Happening:
         if has_failed(self._node):
             await self._restart(self._node)
 
+    async def _rot(self) -> None:
+        """Sometimes somebody reads it at once, and sometimes who leads dies then."""
+        cluster = self._cluster
+        flip = cluster.rot.flip(self._node, self._random)
+        if flip is None:
+            return
+        self._strikes()
+        what = self._random.choice(("nothing", "read", "read", "time", "leader dies", "read, leader dies"))
+        cluster.trace(f"rot of {flip.name} at {flip.batch.base_offset} on {self._node}: {what}")
+        reader = Client(cluster, f"prober-{self._fault.number}")
+        if what.startswith("read"):
+            await cluster.rot.read(reader, flip)
+        if what == "time":
+            await cluster.rot.look_up(reader, flip)
+        if what.endswith("leader dies"):
+            await asyncio.sleep(1.0)
+            state = cluster.truth.image.topics_by_id[flip.place[0]].partitions[flip.place[1]]
+            leader = cluster.nodes.get(state.leader)
+            can_die = leader is not None and leader.is_up and not self._faults.is_over
+            if leader is not None and leader is not self._node and can_die:
+                await self._take_down([leader], self._seconds, loses_power=False)
+
     async def _restart(self, node: SimNode) -> None:
         await node.kill()
         await asyncio.sleep(0.5)
@@ -361,10 +400,7 @@ def up(node: SimNode) -> None:
 
 
 def has_failed(node: SimNode) -> bool:
-    """Its disk has broken a promise, and it no longer writes, or has given up one of its partitions."""
+    """Its disk has broken a promise, and it no longer writes. A damaged partition needs no restart."""
     if not node.is_up or node.running is None:
         return False
-    partitions = node.running.storage.partitions
-    return partitions.failure is not None or any(
-        each.offline is not None and each.offline.code is ErrorCode.KAFKA_STORAGE_ERROR for each in partitions
-    )
+    return node.running.storage.partitions.failure is not None

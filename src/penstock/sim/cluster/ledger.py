@@ -59,6 +59,14 @@ class Stored(NamedTuple):
     content: bytes
 
 
+class Spot(NamedTuple):
+    """Where a batch lies."""
+
+    segment: str
+    file: FileNode
+    position: int
+
+
 class Copy:
     """One partition on one node's disk, read along as it grows."""
 
@@ -70,6 +78,8 @@ class Copy:
         self._segment = ""
         self._position = 0
         """Where the batch after the last one that was asked for would be."""
+        self._size = 0
+        """Of the last one that was found."""
 
     def at(self, offset: int) -> Stored | None:
         """The batch on the platter that starts there; None if there is none for certain."""
@@ -93,6 +103,13 @@ class Copy:
             self._position += header.size
         return None
 
+    def spot(self, offset: int) -> Spot | None:
+        """Where the batch that starts there lies."""
+        file = self._files().get(self._segment) if self.at(offset) is not None else None
+        if not isinstance(file, FileNode):
+            return None
+        return Spot(self._segment, file, self._position - self._size)
+
     def _files(self) -> Mapping[str, Node]:
         folder = self._node.disk.durable(self._path) if self._on_platter else self._node.disk.seen(self._path)
         if not isinstance(folder, FolderNode):
@@ -107,7 +124,7 @@ class Copy:
         return file.stored if self._on_platter else file.seen
 
     def _taken(self, content: bytearray, header: BatchHeader) -> Stored | None:
-        begin, self._position = self._position, self._position + header.size
+        begin, self._position, self._size = self._position, self._position + header.size, header.size
         whole = len(content) >= self._position
         return Stored(header, bytes(content[begin : self._position])) if whole else None
 

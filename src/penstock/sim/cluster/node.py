@@ -23,6 +23,7 @@ from penstock.sim.cluster.extras import Extras
 from penstock.sim.compacted import SimCleaner
 from penstock.sim.disk import Mount, SimDisk
 from penstock.sim.processes import SimProcess
+from penstock.sim.stepping import SteppingWorker
 from penstock.sim.store import SimClient
 from penstock.sim.worker import SimWorker
 
@@ -38,8 +39,8 @@ RETENTION_CHECK_MS: Final = 500
 CLEANER_PAUSE_MS: Final = 300
 BUGS: Final = frozenset({"task.failed", "callback.failed", "replica.damaged_answer"})
 """What a broker says when something went wrong that never may."""
-BUGS_ON_SOUND_DISKS: Final = frozenset({"compaction.failed"})
-"""What a broker may say only after a sync has failed."""
+DAMAGE: Final = frozenset({"partition.damaged", "compaction.failed"})
+"""What a broker may say only of a partition of which a bit was flipped, or after a sync has failed."""
 
 
 class NoLock:
@@ -113,13 +114,25 @@ class NodeLog:
     def info(self, event: str, **fields: object) -> None:
         self._say(event, fields)
 
-    warning = info
+    def warning(self, event: str, **fields: object) -> None:
+        if event == "broker.deposed":
+            self._node.deposals += 1
+            self._node.cluster.struck["deposed"] += 1
+        self._say(event, fields)
 
     def error(self, event: str, **fields: object) -> None:
         self._say(event, fields)
-        is_bug = event in BUGS or (event in BUGS_ON_SOUND_DISKS and not self._mount.has_failed_sync)
-        if is_bug and not self._process.is_dead:
+        is_over = self._process.is_dead or self._node.cluster.is_broken
+        if not is_over and self._is_bug(event, fields):
             self._node.cluster.violate(f"{self._node}: {event} {fields}")
+
+    def _is_bug(self, event: str, fields: dict[str, object]) -> bool:
+        if event in DAMAGE:
+            is_damaged = self._node.cluster.rot.is_damaged(self._node.id, str(fields["partition"]))
+            # After a failed sync a partition may be given up, but its files are no reason to set them aside.
+            has_failed = self._mount.has_failed_sync and "moved_to" not in fields
+            return not is_damaged and not has_failed
+        return event in BUGS
 
     def _say(self, event: str, fields: dict[str, Any]) -> None:
         cluster = self._node.cluster
@@ -138,6 +151,8 @@ class SimNode:
         self.lost_at_revision: int | None = None
         """Of the store: what the node had acknowledged was gone then, and the cluster has not admitted a
         process that began after it."""
+        self.deposals = 0
+        """How often a process of it was told by others that it leads nothing any more."""
         self.slowness_seconds = cluster.plan.disk_seconds
         """What the disk takes for a job, at the most."""
         self.clock_is_off_ms = 0
@@ -155,11 +170,14 @@ class SimNode:
         self._stop: asyncio.Event
         self._ended: asyncio.Event
         self._lives = 0
+        self._workers: list[SteppingWorker] = []
+        """Those of the process whose jobs are interrupted."""
 
     def _new_disk(self, number: int) -> SimDisk:
         disk = SimDisk(Random(f"disk {self.cluster.plan.seed} {self.id} {number}"))
         disk.open_files_max = OPEN_FILES_MAX
-        disk.cold_reads = self.cluster.plan.cold_reads
+        plan = self.cluster.plan
+        disk.cold_reads = max(plan.cold_reads, plan.extras.cold_reads)
         return disk
 
     @property
@@ -187,6 +205,8 @@ class SimNode:
         self.process = SimProcess(self.host)
         self._set_clock()
         self.mount = self.disk.mount()
+        if self.cluster.plan.extras.job_steps:
+            self.mount.on_call = self.cluster.hands.disk_call
         self._stop, self._ended = asyncio.Event(), asyncio.Event()
         self._lives += 1
         self.process.run(Tasks(self._failed).start, self._live(), self.host)
@@ -235,17 +255,15 @@ class SimNode:
 
     def _world(self) -> World:
         cluster, random = self.cluster, Random(f"broker {self.cluster.plan.seed} {self.id} {self._lives}")
-        loop = cluster.loop
 
         def new_worker(name: str, _: asyncio.AbstractEventLoop) -> SimWorker:
-            return SimWorker(loop, lambda: random.uniform(0.05, 1.0) * self.slowness_seconds)
+            return self._new_worker(random)
 
         def new_cleaner() -> Cleaner:
             if not cluster.plan.extras.compacts:
                 return IdleCleaner()
             own = Random(f"cleaner {cluster.plan.seed} {self.id} {self._lives}")
-            worker = SimWorker(loop, lambda: own.uniform(0.05, 1.0) * self.slowness_seconds)
-            return SimCleaner(self.mount, worker, own, CountsSwaps(cluster))
+            return SimCleaner(self.mount, self._new_worker(own), own, CountsSwaps(cluster))
 
         def open_store(address: str) -> SimClient:
             self._store = cluster.store.client()
@@ -268,10 +286,23 @@ class SimNode:
             on_serving=on_serving,
         )
 
+    def _new_worker(self, random: Random) -> SimWorker:
+        def delay() -> float:
+            return random.uniform(0.05, 1.0) * self.slowness_seconds
+
+        if not self.cluster.plan.extras.job_steps:
+            return SimWorker(self.cluster.loop, delay)
+        worker = SteppingWorker(self.cluster.loop, delay, self.cluster.hands)
+        self._workers.append(worker)
+        return worker
+
     # Dying
 
     def _die(self) -> None:
         self.process.is_dead = self.mount.is_dead = True
+        for worker in self._workers:
+            worker.abandon()
+        self._workers.clear()
         if self._store is not None:
             self._store.is_dead = True
         self.cluster.network.kill(self.process)
@@ -338,6 +369,10 @@ class SimNode:
             self._store.is_shown.clear()
         else:
             self._store.is_shown.set()
+
+    def mute_store(self, is_mute: bool) -> None:
+        if self._store is not None:
+            self._store.is_mute = is_mute
 
     def cut_off_store(self, is_cut: bool) -> None:
         self.is_cut_off_store = is_cut

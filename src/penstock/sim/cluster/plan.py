@@ -70,6 +70,15 @@ class Kind(StrEnum):
     DISK_FULL = "disk-full"
     SLOW_DISK = "slow-disk"
     SYNC_FAILS = "sync-fails"
+    ROT = "rot"
+    """A bit of a committed record flips on one platter, and somebody may read it."""
+    DEPOSE = "depose"
+    """A leader is deposed and reinstated while a change of its in-sync replicas is under way."""
+
+
+OF_EXTRAS: Final = frozenset({Kind.ROT, Kind.DEPOSE})
+"""Kinds that only seeds with such an extra have. Their faults are numbered from FIRST_OF_EXTRAS on."""
+FIRST_OF_EXTRAS: Final = 1_000
 
 
 class Fault(NamedTuple):
@@ -129,9 +138,12 @@ class Plan(NamedTuple):
 
     def without(self, name: str) -> "Plan":
         """Without something that WITHOUT or WITHOUT_OF_EXTRAS names."""
+        smaller = self._replace(**WITHOUT.get(name, {}))
         if name in WITHOUT_OF_EXTRAS:
-            return self._replace(extras=self.extras.without(name))
-        return self._replace(**WITHOUT[name])
+            smaller = smaller._replace(extras=self.extras.without(name))
+        kinds = _kinds_of_extras(smaller.extras)
+        left = [fault for fault in smaller.faults if fault.kind not in OF_EXTRAS or fault.kind in kinds]
+        return smaller._replace(faults=tuple(left))
 
 
 def drawn(seed: int, *, brokers: int | None = None, seconds: float = SECONDS) -> Plan:
@@ -140,6 +152,7 @@ def drawn(seed: int, *, brokers: int | None = None, seconds: float = SECONDS) ->
     count = drawn_brokers if brokers is None else brokers
     changes_minimum = random.random() < 0.4
     kinds = _kinds(random, may_wipe=not changes_minimum)
+    extras = drawn_extras(seed, changes_minimum=changes_minimum, wipes=Kind.WIPE in kinds)
     return Plan(
         seed=seed,
         brokers=count,
@@ -161,13 +174,14 @@ def drawn(seed: int, *, brokers: int | None = None, seconds: float = SECONDS) ->
         changes_minimum=changes_minimum,
         changes_leaders=random.random() < 0.4,
         store_seconds=random.choice((0.003, 0.03, 0.2)),
-        faults=_faults(random, kinds, count, seconds),
-        extras=drawn_extras(seed),
+        faults=_faults(random, kinds, count, seconds) + _faults_of_extras(seed, extras, count, seconds),
+        extras=extras,
     )
 
 
 def _kinds(random: Random, *, may_wipe: bool) -> list[Kind]:
-    possible = [kind for kind in Kind if kind is not Kind.WIPE or may_wipe]
+    plain = [kind for kind in Kind if kind not in OF_EXTRAS]
+    possible = [kind for kind in plain if kind is not Kind.WIPE or may_wipe]
     return sorted(random.sample(possible, random.choice((2, 3, 5, 8))))
 
 
@@ -184,3 +198,25 @@ def _faults(random: Random, kinds: list[Kind], brokers: int, seconds: float) -> 
         if at > seconds:
             return tuple(faults)
         faults.append(Fault(len(faults), kind, round(at, 3), lasts, tuple(nodes)))
+
+
+def _faults_of_extras(seed: int, extras: Extras, brokers: int, seconds: float) -> tuple[Fault, ...]:
+    """A few, far apart, and each with time to come to something."""
+    kinds = _kinds_of_extras(extras)
+    if not kinds:
+        return ()
+    random = Random(f"faults of extras {seed}")
+    faults: list[Fault] = []
+    at = WARM_UP_SECONDS
+    while True:
+        at += random.uniform(4.0, 25.0)
+        lasts = random.choice((1.0, 3.0, 9.0))
+        node = random.randint(1, brokers)
+        if at > seconds:
+            return tuple(faults)
+        kind = random.choice(kinds)
+        faults.append(Fault(FIRST_OF_EXTRAS + len(faults), kind, round(at, 3), lasts, (node,)))
+
+
+def _kinds_of_extras(extras: Extras) -> list[Kind]:
+    return [Kind.ROT] * extras.rots + [Kind.DEPOSE] * extras.deposes

@@ -1,0 +1,129 @@
+"""Worker jobs that are interrupted at their disk calls, so that others run between two of them.
+
+A job runs in a thread of its own, but never beside anything else: the event loop hands over to it and waits
+until it hands back. It does so when it has ended, or in the middle of a disk call, if the seed says so. Then
+the loop goes on with whatever is due, and lets the job go on some time later. So half a truncation and half a
+checkpoint can be seen by whoever reads meanwhile, and one seed still gives one history.
+
+Rule 1: one thread runs at a time. Nothing here needs a lock but the two that hand over.
+Rule 2: a job of a process that was killed ends at its next disk call, which raises PowerLost.
+"""
+
+import threading
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from penstock.errors import CorruptData, StorageFailed, StorageFull
+from penstock.sim.disk import PowerLost
+from penstock.sim.scheduler import VirtualTimeLoop
+from penstock.sim.worker import Done, SimWorker
+
+Problem = StorageFull | StorageFailed | CorruptData | PowerLost
+
+
+class Job:
+    """One job, and the thread that it has for as long as it runs."""
+
+    def __init__(self, function: Callable[[], Any], hands: "Hands") -> None:
+        self.function = function
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.has_ended = False
+        self._hands = hands
+        self._thread = hands.idle.pop() if hands.idle else _Thread()
+
+    def go_on(self) -> bool:
+        """Runs until it hands back. True if it has ended."""
+        hands, thread = self._hands, self._thread
+        hands.running = self
+        thread.job = self
+        thread.wakes.release()
+        thread.hands_back.acquire()
+        hands.running = None
+        if self.has_ended:
+            hands.idle.append(thread)
+        return self.has_ended
+
+    def hand_back(self) -> None:
+        """Called by the job, in its thread."""
+        self._thread.hands_back.release()
+        self._thread.wakes.acquire()
+
+
+class Hands:
+    """Who runs, and the threads that wait for work."""
+
+    def __init__(self, random: Random, share: float) -> None:
+        """`share`: how likely a job hands back at a disk call."""
+        self.running: Job | None = None
+        self.idle: list[_Thread] = []
+        self._random = random
+        self._share = share
+
+    def disk_call(self) -> None:
+        """Before each, whoever makes it."""
+        if self.running is not None and self._random.random() < self._share:
+            self.running.hand_back()
+
+    def close(self) -> None:
+        """After all jobs have ended."""
+        for thread in self.idle:
+            thread.stop()
+        self.idle.clear()
+
+
+class _Thread:
+    def __init__(self) -> None:
+        self.job: Job | None = None
+        self.wakes = threading.Semaphore(0)
+        self.hands_back = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, name="a job", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self.wakes.acquire()
+            job = self.job
+            if job is None:
+                return
+            try:
+                job.result = job.function()
+            except BaseException as problem:  # told to whoever waits for the job
+                job.error = problem
+            job.has_ended = True
+            self.hands_back.release()
+
+    def stop(self) -> None:
+        self.job = None
+        self.wakes.release()
+        self._thread.join()
+
+
+class SteppingWorker(SimWorker):
+    """As SimWorker, but a job may take effect in several steps."""
+
+    def __init__(self, loop: VirtualTimeLoop, delay: Callable[[], float], hands: Hands) -> None:
+        super().__init__(loop, delay)
+        self._hands = hands
+        self._job: Job | None = None
+
+    def _begin(self) -> None:
+        function, done = self._waiting.popleft()
+        self._job = Job(function, self._hands)
+        self._go_on(self._job, done)
+
+    def _go_on(self, job: Job, done: Done) -> None:
+        if job.go_on():
+            self._job = None
+            if job.error is not None and not isinstance(job.error, Problem):
+                raise job.error
+            self._loop.call_later(self._delay(), self._end, done, job.result, job.error)
+        else:
+            self._loop.call_later(self._delay(), self._go_on, job, done)
+
+    def abandon(self) -> None:
+        """Its process is dead: what has begun ends with its next disk call."""
+        job, self._job = self._job, None
+        while job is not None and not job.go_on():
+            pass
