@@ -231,6 +231,8 @@ PRODUCER_WINDOW_BATCHES = 5
 PRODUCERS_PER_PARTITION_MAX = 5_000
 # Of all partitions together; about 1.5 KiB each.
 PRODUCERS_MAX = 100_000
+# How often it is said at most that producers were forgotten because of that.
+PRODUCERS_EVICTED_SAID_MS = 1 * MINUTE_MS
 PRODUCER_IDS_PER_BLOCK = 1_000
 PRODUCER_EXPIRY_MS = 1 * DAY_MS
 

@@ -21,6 +21,7 @@ from penstock.limits import (
     CHECKPOINT_PARTITIONS_AT_ONCE,
     DISK_FULL_SAID_MS,
     INSPECTED_BYTES_WAITING_MAX,
+    PRODUCERS_EVICTED_SAID_MS,
     STORAGE_TICK_MS,
 )
 from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory
@@ -37,6 +38,9 @@ Result = TypeVar("Result")
 # Looking a member up in its class costs as much as all the rest of a comparison.
 BEFORE_ACK, INTERVAL = FlushPolicy.BEFORE_ACK, FlushPolicy.INTERVAL
 CUT_PAUSE_MS: Final = 1_000
+EVICTION_HELP: Final = (
+    "a batch that these producers repeat is stored twice: see docs/operations.md, Many idempotent producers"
+)
 THREADS_THAT_SYNC: Final = 3
 """The flusher's, the one for checkpoints, and at the start the one that recovers."""
 
@@ -65,6 +69,7 @@ class Storage:
         self.partitions = Partitions(directory, config(), self._written, self.inspections, clock.monotonic)
         self._flush_due: dict[Partition, float] = {}
         self._full_said_at = -float("inf")
+        self._evictions_said, self._evictions_said_at = 0, -float("inf")
         self._files_are_short = False
         self.on_damage: Callable[[Partition], None] = _nobody_cares
         """Told of a partition that was just found damaged. In a cluster others may have it sound."""
@@ -177,8 +182,20 @@ class Storage:
             await asyncio.sleep(STORAGE_TICK_MS / 1000)
             now = self._clock.monotonic()
             self.flusher.expire_waits(now)
+            self._say_evictions(now)
             if self.partitions.failure is None:
                 self._flush_what_is_due(now)
+
+    def _say_evictions(self, now: float) -> None:
+        """Idempotence ended early for some producers: said with one partition as an example, not for each."""
+        roll = self.partitions.producer_roll
+        count = roll.evicted - self._evictions_said
+        if not count or (now - self._evictions_said_at) * 1000 < PRODUCERS_EVICTED_SAID_MS:
+            return
+        self._evictions_said, self._evictions_said_at = roll.evicted, now
+        evicted_from, roll.last_evicted_from = roll.last_evicted_from, None
+        names = (each.name for each in self.partitions if each.log.producers is evicted_from)
+        self._log.warning("producers.evicted", count=count, partition=next(names, None), help=EVICTION_HELP)
 
     async def run_checkpoints(self) -> None:
         """The task that advances recovery points. It waits for the disk, however long that takes."""

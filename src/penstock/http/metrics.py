@@ -25,6 +25,7 @@ from penstock.limits import (
     METRICS_PARTITIONS_PER_TURN,
     METRICS_TOPICS_MAX,
 )
+from penstock.log.producers import ProducerRoll
 from penstock.replication.partition import Partition
 
 
@@ -61,7 +62,21 @@ class MetricsPage:
             int(storage.partitions.failure is not None),
         )
         yield gauge("penstock_connections", "Clients that are connected.", server.connection_count)
+        yield from producer_metrics(storage.partitions.producer_roll)
         yield from _cleanings(self._sources.compaction)
+
+
+def producer_metrics(roll: ProducerRoll) -> Iterator[Metric]:
+    yield gauge(
+        "penstock_producers",
+        "Idempotent producers that are remembered, each counted for every partition it wrote to.",
+        len(roll),
+    )
+    yield counter(
+        "penstock_producers_evicted_total",
+        "Idempotent producers that were forgotten early, because there were too many.",
+        roll.evicted,
+    )
 
 
 def _cleanings(compaction: Compaction) -> Iterator[Metric]:

@@ -67,14 +67,18 @@ class ProducerRoll:
 
     Beyond the most there may be, the longest idle is forgotten, wherever it wrote: the same that
     happens to it after `producer.id.expiration.ms`. To refuse the newest instead would let one
-    client with many producer ids stop the others.
+    client with many producer ids stop the others. A batch that a forgotten producer repeats is stored
+    twice, so evictions are counted and reported (`Storage`).
     """
 
-    __slots__ = ("_most", "_owners")
+    __slots__ = ("_most", "_owners", "evicted", "last_evicted_from")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._owners: dict[Producer, Producers] = {}
+        self.evicted = 0
+        """Producers that were forgotten because of their number, of a partition or of all, so far."""
+        self.last_evicted_from: Producers | None = None
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -82,8 +86,14 @@ class ProducerRoll:
     def enter(self, producer: Producer, owner: "Producers") -> None:
         self._owners[producer] = owner
         if len(self._owners) > self._most:
-            oldest = next(iter(self._owners))
-            self._owners[oldest].forget(oldest)
+            self.evict(next(iter(self._owners)))
+
+    def evict(self, producer: Producer) -> None:
+        """Forget a producer before its time, because there are too many."""
+        owner = self._owners[producer]
+        self.evicted += 1
+        self.last_evicted_from = owner
+        owner.forget(producer)
 
     def leave(self, producer: Producer) -> None:
         del self._owners[producer]
@@ -154,7 +164,11 @@ class Producers:
                 self._roll.leave(before)
             self._roll.enter(producer, self)
         if len(self._by_id) > PRODUCERS_PER_PARTITION_MAX:
-            self.forget(next(iter(self._by_id.values())))
+            oldest = next(iter(self._by_id.values()))
+            if self._roll is None:  # a start replays what was forgotten before: that is no news
+                self.forget(oldest)
+            else:
+                self._roll.evict(oldest)
 
     def forget(self, producer: Producer) -> None:
         del self._by_id[producer.id]

@@ -25,6 +25,7 @@ from penstock.host.disk import Disk, Stored
 from penstock.host.turns import Turns
 from penstock.log.data_directory import DataDirectory, Inventory
 from penstock.log.partition_log import METADATA_FILE, PartitionLog
+from penstock.log.producers import ProducerRoll
 from penstock.log.recovery import Recovered, open_log
 from penstock.log.segment import LOG_SUFFIX
 from penstock.log.shared_bounds import SharedBounds
@@ -256,6 +257,11 @@ class Partitions:
     def births(self) -> int:
         """Another number whenever a folder has become durable."""
         return self._shared.files.synced_births
+
+    @property
+    def producer_roll(self) -> ProducerRoll:
+        """The idempotent producers of all partitions together."""
+        return self._shared.producers
 
     def _config_of(self, topic: Topic) -> TopicConfig:
         return TopicConfig.effective(topic.overrides, self._config)

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterable, Sequence
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from penstock.broker.storage import THREADS_THAT_SYNC
 from penstock.config.sources import load
 from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic, delete_topic
 from penstock.errors import CorruptData, StorageFailed, StorageFull
+from penstock.host.clock import SystemClock
 from penstock.host.disk import File, Stored
 from penstock.host.os_disk import OsDisk, OsFile
 from penstock.limits import CHECKPOINT_PARTITIONS_AT_ONCE
@@ -21,7 +23,7 @@ from penstock.log.data_directory import DataDirectory, Identity, SeenStore
 from penstock.log.producers import Producer, render_snapshot
 from penstock.log.reading import ColdRead
 from penstock.log.time_lookup import look_up
-from penstock.observability.logs import Silence
+from penstock.observability.logs import Silence, StreamLog
 from penstock.protocol.batches import HEADER_BYTES, seal_in_place
 from penstock.protocol.records import Record, build_batch
 from penstock.types import Offset, TopicId
@@ -294,8 +296,41 @@ async def test_producers_of_all_partitions_together_are_bounded(
             partitions[producer_id % 5].append(memoryview(bytearray(made)), NOW_MS)
         kept = [producer_id for each in partitions for producer_id, _ in each.log.producers.items()]
         assert sorted(kept) == list(range(30, 40))
+        assert broker.storage.partitions.producer_roll.evicted == 30
     async with running_broker(config, World()) as broker:
         assert sum(len(each.log.producers) for each in broker.storage.partitions) == 10
+        assert broker.storage.partitions.producer_roll.evicted == 0, "none was forgotten since the start"
+
+
+async def test_producers_that_are_forgotten_early_are_logged_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.log.producers.PRODUCERS_PER_PARTITION_MAX", 3)
+    config, lines = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"}), StringIO()
+    async with running_broker(config, World(log=StreamLog(SystemClock(), lines))) as broker:
+        await make_topic(broker, 2)
+        partition = list(broker.storage.partitions)[1]
+
+        def write(producers: range) -> None:
+            for producer_id in producers:
+                record = Record(Offset(0), NOW_MS, None, b"x", ())
+                made = build_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+                partition.append(memoryview(bytearray(made)), NOW_MS)
+
+        def said(seconds: float) -> list[str]:
+            broker.storage._say_evictions(seconds)
+            return [line for line in lines.getvalue().splitlines() if "producers.evicted" in line]
+
+        write(range(3))
+        assert said(1_000.0) == []
+        write(range(3, 8))
+        (line,) = said(1_001.0)
+        assert f"count=5 partition={partition.name} " in line
+        assert "docs/operations.md" in line
+        write(range(8, 10))
+        assert len(said(1_060.0)) == 1, "a minute has not passed"
+        assert "count=2 " in said(1_061.0)[1]
+        assert len(said(2_000.0)) == 2, "there is nothing new"
 
 
 async def test_a_stopped_broker_holds_no_descriptor_of_its_folder(tmp_path: Path) -> None:

@@ -13,9 +13,12 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.groups.lag import LogSpan, lag_of, totals_of
 from penstock.groups.status import GroupStatus, RebalanceStatus
 from penstock.http.groups import GroupPages
-from penstock.http.metrics import group_metrics, trouble_metrics
+from penstock.http.metrics import group_metrics, producer_metrics, trouble_metrics
 from penstock.http.prometheus import lines
 from penstock.http.refusals import refusals_as_json
+from penstock.log.producers import ProducerRoll, Producers
+from penstock.protocol.batches import parse_header
+from penstock.protocol.records import Record, build_batch
 from penstock.types import Offset, TopicPartition
 
 
@@ -64,6 +67,18 @@ def test_what_was_left_out_is_counted() -> None:
     assert "\npenstock_groups 7\n" in text
     assert "\npenstock_groups_left_out 7\n" in text
     assert "\npenstock_coordinators_loading 2\n" in text
+
+
+def test_producers_that_were_forgotten_early_are_counted() -> None:
+    roll = ProducerRoll(2)
+    producers = Producers()
+    producers.share(roll)
+    for number in range(5):
+        batch = build_batch([Record(Offset(0), 1, None, b"x")], producer_id=number, base_sequence=0)
+        producers.replay(parse_header(batch), Offset(number))
+    text = "".join(lines(producer_metrics(roll)))
+    assert "\npenstock_producers 2\n" in text
+    assert "\npenstock_producers_evicted_total 3\n" in text
 
 
 def test_the_troubles_of_coordinators_are_counted() -> None:

@@ -131,6 +131,11 @@ def test_the_producer_that_wrote_least_recently_is_forgotten_first(monkeypatch: 
     for offset, producer in enumerate((1, 2, 1, 3)):
         producers.replay(header(offset, producer=producer), Offset(offset))
     assert [key for key, _ in producers.items()] == [1, 3]
+    roll = ProducerRoll(100)
+    producers.share(roll)
+    producers.replay(header(0, producer=4), Offset(4))
+    assert [key for key, _ in producers.items()] == [3, 4]
+    assert (len(roll), roll.evicted, roll.last_evicted_from) == (2, 1, producers)
 
 
 def test_a_producer_is_forgotten_when_it_has_long_been_silent() -> None:
@@ -160,6 +165,10 @@ def test_beyond_the_most_there_may_be_the_longest_idle_of_all_partitions_is_forg
     assert len(roll) == 3
     assert second.check(header(7, producer=2)) is None, "it may begin anywhere, as one that expired"
     assert first.check(header(1, producer=1)) is not None, "who wrote lately is still recognised"
+    assert (roll.evicted, roll.last_evicted_from) == (1, second)
+    first.expire(now_ms=NOW_MS, idle_ms_max=-1)
+    first.expire(now_ms=NOW_MS + 1, idle_ms_max=0)
+    assert (len(first), roll.evicted) == (0, 1), "those whose time is up are not forgotten early"
 
 
 def test_producers_found_at_a_start_are_counted_and_those_of_a_closed_log_are_not() -> None:
