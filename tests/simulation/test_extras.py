@@ -4,9 +4,9 @@ import pytest
 
 from penstock.broker.damaged_replicas import DamagedReplicas
 from penstock.metadata.facts import GROUP_TOPIC
-from penstock.sim.cluster.cluster import SimCluster
+from penstock.sim.cluster.cluster import CROWD_TOPIC, SimCluster
 from penstock.sim.cluster.compacted_ledger import CompactedLedger
-from penstock.sim.cluster.extras import NO_EXTRAS, WITHOUT_OF_EXTRAS, Extras
+from penstock.sim.cluster.extras import CROWD, NO_EXTRAS, WITHOUT_OF_EXTRAS, Extras
 from penstock.sim.cluster.plan import FIRST_OF_EXTRAS, OF_EXTRAS, Fault, Kind, drawn
 from penstock.sim.history import Violation
 from penstock.sim.run import run_cluster
@@ -104,3 +104,22 @@ def test_one_seed_is_one_history_with_all_extras() -> None:
     extras = Extras(deletes_records=True, compacts=True, job_steps=0.4, follower_reads=0.3, cold_reads=0.5)
     kill = Fault(0, Kind.KILL, 5.0, 1.0, (2,))
     assert run_with(extras, kill).hash == run_with(extras, kill).hash
+
+
+@pytest.mark.parametrize("is_all_classic", [True, False])
+def test_members_of_the_classic_protocol_read_and_commit(is_all_classic: bool) -> None:
+    """Alone, and in one group with members of the new protocol, through the loss of a coordinator."""
+    kills = [Fault(number, Kind.KILL, 5.0 + 3 * number, 1.0, (1 + number,)) for number in range(3)]
+    cluster = run_with(Extras(classic=2, is_all_classic=is_all_classic), *kills)
+    topic = cluster.truth.image.topics[GROUP_TOPIC]
+    assert cluster.places.acknowledged
+    assert len(topic.partitions) == 2
+
+
+def test_hundreds_of_partitions_are_followed() -> None:
+    """After a broker was killed every replica of each is in sync again: the run itself asks for that."""
+    cluster = run_with(Extras(crowd=CROWD), Fault(0, Kind.KILL, 6.0, 1.0, (1,)))
+    topic = cluster.truth.image.topics[CROWD_TOPIC]
+    assert len(topic.partitions) == CROWD
+    written = [index for index in range(CROWD) if cluster.ledger(topic.id, topic.name, index).end]
+    assert len(written) > 5

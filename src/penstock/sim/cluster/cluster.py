@@ -23,6 +23,7 @@ from penstock.log.partition_log import PartitionLog
 from penstock.log.producers import Producer as KnownProducer
 from penstock.metadata.image import ClusterImage, PartitionState, Topic
 from penstock.sim.cluster.administrating import Administrator
+from penstock.sim.cluster.classic_member import ClassicMember
 from penstock.sim.cluster.client import Client
 from penstock.sim.cluster.compacted_ledger import CompactedLedger
 from penstock.sim.cluster.consuming import Reader
@@ -47,6 +48,8 @@ LIVE_SECONDS_MAX: Final = 60.0
 """After healing: a session's end, a start, an admission, and what was missed has to be fetched."""
 GROUP_SECONDS_MAX: Final = 40.0
 ROT_SECONDS_MAX: Final = 30.0
+CROWD_TOPIC: Final = "crowd"
+PRODUCERS_OF_CROWD: Final = 3
 AGREE_SECONDS_MAX: Final = 10.0
 LOOK_SECONDS: Final = 0.1
 
@@ -186,7 +189,8 @@ class SimCluster:
         everybody = set(self.plan.nodes)
         await self._until(lambda: self.truth.image.admitted == everybody, START_SECONDS_MAX, "start")
         administrator = self.administrator
-        for name, partitions in self.topics.items():
+        crowd = {CROWD_TOPIC: self.plan.extras.crowd} if self.plan.extras.crowd else {}
+        for name, partitions in {**self.topics, **crowd}.items():
             await administrator.insist(partial(administrator.make, name, partitions))
         self._start_clients()
         administrator.start()
@@ -213,17 +217,27 @@ class SimCluster:
             producer = Producer(self, f"producer-{number}", *places[number % len(places)])
             self._producers.append(producer)
             made.append(producer)
+        if plan.extras.crowd:
+            wanderer = CarelessProducer(self, "wanderer", CROWD_TOPIC, range(plan.extras.crowd))
+            made += [wanderer, *self._producers_of_crowd()]
         made += [
-            CarelessProducer(self, f"careless-{number}", *places[number % len(places)])
+            _careless(self, f"careless-{number}", places[number % len(places)])
             for number in range(plan.careless)
         ]
         made += [
             Reader(Client(self, f"reader-{number}"), *places[number % len(places)])
             for number in range(plan.readers)
         ]
-        made += [Member(self, f"member-{number}") for number in range(plan.members)]
+        made += [Member(self, f"member-{number}") for number in range(plan.new_members)]
+        made += [ClassicMember(self, f"classic-{number}") for number in range(plan.extras.classic)]
         for client in made:
             client.start()
+
+    def _producers_of_crowd(self) -> list[Producer]:
+        indexes = self.random("crowd").sample(range(self.plan.extras.crowd), PRODUCERS_OF_CROWD)
+        made = [Producer(self, f"crowd-{index}", CROWD_TOPIC, index) for index in indexes]
+        self._producers += made
+        return made
 
     # Judging
 
@@ -315,16 +329,18 @@ class SimCluster:
             self.violate(f"{left[0]} is still there, and the copy in sync")
         last = Client(self, "last")
         for topic in tuple(self.truth.image.topics.values()):
-            if topic.name not in self.topics and not topic.internal:
+            if topic.name not in (*self.topics, CROWD_TOPIC) and not topic.internal:
                 continue  # the administrator may be deleting it
             for index in range(len(topic.partitions)):
                 ledger = self.ledger(topic.id, topic.name, index)
+                if not ledger.end and topic.name == CROWD_TOPIC:
+                    continue
                 await self._compare(ledger, topic.name, index)
-                if topic.name in self.topics:
+                if not topic.internal:
                     reader = Reader(last, topic.name, index)
                     async with asyncio.timeout(30):
                         await reader.until(ledger.end)
-        if self.plan.members:
+        if self.plan.new_members or self.plan.extras.classic:
             await self._compare_places()
 
     async def _compare(self, ledger: Ledger, topic: str, index: int) -> None:
@@ -388,6 +404,11 @@ class SimCluster:
             after = [await other.find_place(owned) for owned in ends]
         if before != after:
             self.violate(f"node-{coordinator} has the group at {before}, who comes after it at {after}")
+
+
+def _careless(cluster: SimCluster, name: str, place: tuple[str, int]) -> CarelessProducer:
+    topic, index = place
+    return CarelessProducer(cluster, name, topic, (index,))
 
 
 def _summary(producer: KnownProducer) -> tuple[int, int, int]:

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 NO_LIMIT: Final = -1
+CROWD: Final = 210
 # What a failing plan may be tried without, as fields of Extras.
 WITHOUT_OF_EXTRAS: Final[dict[str, dict[str, Any]]] = {
     "deletions": {"deletes_records": False},
@@ -17,6 +18,8 @@ WITHOUT_OF_EXTRAS: Final[dict[str, dict[str, Any]]] = {
     "flush-os": {"flushes_before_ack": True},
     "rot": {"rots": False},
     "deposals": {"deposes": False},
+    "classic": {"classic": 0},
+    "crowd": {"crowd": 0},
     "job-steps": {"job_steps": 0.0},
     "follower-reads": {"follower_reads": 0.0, "cold_reads": 0.0},
 }
@@ -36,6 +39,13 @@ class Extras(NamedTuple):
     """Bits flip on platters."""
     deposes: bool = False
     """Leaders are deposed and reinstated. For that one in-sync replica has to be enough at times."""
+    classic: int = 0
+    """Members of the group that speak the classic protocol."""
+    is_all_classic: bool = False
+    """The group has no others."""
+    crowd: int = 0
+    """Partitions of one more topic, most of which nobody writes to. So many that followers need a second
+    fetch session, and that changes of in-sync replicas go together."""
     job_steps: float = 0.0
     """How likely a job of a worker is interrupted at a disk call."""
     follower_reads: float = 0.0
@@ -70,7 +80,7 @@ def drawn_extras(seed: int, *, changes_minimum: bool, wipes: bool) -> Extras:
 
     flushes_before_ack = random("flush").random() < 0.8
     deposes = random("depose").random() < 0.2 and flushes_before_ack and not wipes
-    retention, reads = random("retention"), random("reads")
+    retention, reads, classic = random("retention"), random("reads"), random("classic")
     limit = retention.choice(("none", "none", "none", "ms", "bytes"))
     reads_followers = reads.random() < 0.3
     return Extras(
@@ -81,6 +91,9 @@ def drawn_extras(seed: int, *, changes_minimum: bool, wipes: bool) -> Extras:
         flushes_before_ack=flushes_before_ack,
         deposes=deposes,
         rots=random("rot").random() < 0.35 and not changes_minimum and not deposes,
+        classic=classic.choice((0, 0, 0, 0, 1, 2, 3)),
+        is_all_classic=classic.random() < 0.4,
+        crowd=CROWD if random("crowd").random() < 0.04 else 0,
         job_steps=random("steps").choice((0.0, 0.0, 0.0, 0.1, 0.4)),
         follower_reads=reads.choice((0.3, 0.6)) if reads_followers else 0.0,
         cold_reads=reads.choice((0.3, 0.8)) if reads_followers else 0.0,

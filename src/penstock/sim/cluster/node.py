@@ -386,6 +386,8 @@ class SimNode:
 def _settings_of(extras: Extras) -> list[str]:
     """Of a broker, for what a seed has beside the plain plan."""
     settings = []
+    if extras.classic:
+        settings += ["group.min.session.timeout.ms=3000", "group.initial.rebalance.delay.ms=200"]
     if extras.has_retention:
         settings.append(f"log.retention.check.interval.ms={RETENTION_CHECK_MS}")
     if extras.compacts:

@@ -126,6 +126,11 @@ class Plan(NamedTuple):
     extras: Extras = NO_EXTRAS
 
     @property
+    def new_members(self) -> int:
+        """Members of the group that speak the new protocol (KIP-848)."""
+        return 0 if self.extras.classic and self.extras.is_all_classic else self.members
+
+    @property
     def store_delay(self) -> tuple[float, float]:
         return self.store_seconds / 5, self.store_seconds
 

@@ -8,6 +8,7 @@ The careless one (acks=1) sends each batch once. It is there to leave records on
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -184,11 +185,12 @@ class Producer:
 
 
 class CarelessProducer:
-    def __init__(self, cluster: "SimCluster", name: str, topic: str, index: int) -> None:
+    def __init__(self, cluster: "SimCluster", name: str, topic: str, indexes: Sequence[int]) -> None:
+        """`indexes`: of the partitions. Each batch goes to one of them."""
         self._client = Client(cluster, name)
         self._cluster = cluster
         self._topic = topic
-        self._index = index
+        self._indexes = indexes
 
     def start(self) -> None:
         self._client.run(self._run())
@@ -203,11 +205,12 @@ class CarelessProducer:
             await self._client.rest(self._cluster.plan.pause_seconds)
 
     async def _send(self, batch: bytes) -> None:
-        found = await self._client.leader(self._topic, self._index)
+        index = self._indexes[0] if len(self._indexes) == 1 else self._client.random.choice(self._indexes)
+        found = await self._client.leader(self._topic, index)
         if found is None:
             return
         topic, leader = found
-        part = PartitionProduceData(self._index, memoryview(bytearray(batch)))
+        part = PartitionProduceData(index, memoryview(bytearray(batch)))
         data = TopicProduceData(self._topic, topic.id, [part])
         try:
             answer = await self._client.ask(
