@@ -257,6 +257,19 @@ def test_writing_has_the_defaults_of_the_official_sink() -> None:
     assert (compressed.topic, compressed.codec, compressed.acks) == (None, Codec.LZ4, 1)
 
 
+def test_a_writer_is_idempotent_unless_acks_or_an_option_forbid_it() -> None:
+    def is_idempotent(**options: str) -> bool:
+        kafka = {f"kafka.{name.replace('_', '.')}": value for name, value in options.items()}
+        return write_settings({"bootstrap": "one:9092"} | kafka).is_idempotent
+
+    assert is_idempotent()
+    assert is_idempotent(acks="all", enable_idempotence="true")
+    assert not is_idempotent(acks="1")
+    assert not is_idempotent(enable_idempotence="false")
+    with pytest.raises(ConfigError, match=r"kafka\.acks is 1, and an idempotent producer needs all"):
+        is_idempotent(acks="1", enable_idempotence="true")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
