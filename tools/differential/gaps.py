@@ -86,6 +86,8 @@ GAPS: tuple[Gap, ...] = (
     Gap("G15", "fetch/partition bytes for one and a half", "*.records.1", penstock=ABSENT),
     Gap("G16", "find-coordinator/*transaction*"),
     Gap("G16", "find-coordinator/share group*"),
+    Gap("G16", "init-producer-id/transactional id", "error_code", kafka="0", penstock="31"),
+    Gap("G16", "init-producer-id/transactional id", "producer_*", penstock="-1"),
     Gap("G17", "list-config-resources/type 8", "config_resources.*", penstock=ABSENT),
     *(Gap("G18", *field) for stored in STORED for field in stored.fields()),
     *(Gap("G18", *field) for field in (*LARGEST_TIME, *AFTER_DELETION)),

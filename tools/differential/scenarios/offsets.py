@@ -124,6 +124,7 @@ SCENARIOS = (
             _producer("epoch without an id", producer=(-1, 2)),
             _producer("last epoch", producer=(1, 32767)),
             _producer("empty transactional id", transactional_id=""),
+            _producer("transactional id", transactional_id="tx"),
             _producer("timeout 0", timeout_ms=0),
             _producer("timeout -1", timeout_ms=-1),
         ),
