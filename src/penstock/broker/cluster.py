@@ -5,7 +5,9 @@ to the metadata store, wait until this broker has seen it, answer.
 
 Rule 1: the image advances by what the store shows, in the order of revisions, never by what was
         asked of it. Whoever changed something, this broker or another, takes the same way.
-Rule 2: an image is answered, and counts as seen, when every subscriber has followed it.
+Rule 2: an image is answered, and counts as seen, when every subscriber has followed it. Each is told of every
+        difference of two images once, so one that is missed is missed for good. Therefore images are shown
+        in a task of their own, which nobody cancels, and a subscriber that fails ends this broker.
 Rule 3: one change after another, so that of this broker's decisions none rests on an image that
         another is about to replace. `propose` is for those whose refusal is expected and harmless.
 Rule 4: while the store is away the image stays as it is and nothing is changed; everybody is told
@@ -21,7 +23,6 @@ Rule 7: what is committed was compared by the store. A refusal is not, and neith
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import NamedTuple, NoReturn
@@ -60,7 +61,12 @@ from penstock.types import TopicId
 
 Decide = Callable[[ClusterImage], Decision]
 Subscriber = Callable[[ClusterImage, ClusterImage], Awaitable[None]]
-"""Told of the image before and after. No change is answered, and none follows, until it is done."""
+"""Told of the image before and after. No change is answered, and none follows, until it is done.
+
+A subscriber deals with its own trouble: what it raises ends the broker."""
+
+Advance = Callable[[ClusterImage], ClusterImage | None]
+"""From the image that there is to a newer one; None: there is none."""
 
 Report = Callable[[str, BaseException], None]
 
@@ -76,14 +82,6 @@ class _Change(NamedTuple):
 
 class Unconfirmed(Exception):
     """It would be refused, or left, on an image that may not be current. Get a current one, and ask again."""
-
-
-class _NotFollowed(NamedTuple):
-    """A subscriber could not follow from one image to the next."""
-
-    before: int
-    after: int
-    problem: Exception
 
 
 class Cluster:
@@ -109,6 +107,7 @@ class Cluster:
         self._report = report
         self._fail: Callable[[str, BaseException], None] = report
         """Ends `run`."""
+        self._tasks = Tasks(lambda name, failure: self._fail(name, failure))
         self._has_ended = False
         self._must_read = False
         self._turn = asyncio.Lock()
@@ -116,7 +115,6 @@ class Cluster:
         self._seen = Sightings(image.revision)
         self.latest: Event | None = None
         """What the watch showed last; None: nothing yet that the store still has."""
-        self._not_followed: deque[_NotFollowed] = deque(maxlen=METADATA_PROPOSALS_MAX)
         self.image = image
         self.config = self._effective_config()
         self._without: ClusterImage | None = None
@@ -168,7 +166,7 @@ class Cluster:
     async def propose(self, decision: Decision) -> Committed | Conflict:
         """Try a decision once and at once, beside the changes that wait for their turn.
 
-        Returns when this broker has seen what was committed; whether all of it could follow is not asked.
+        Returns when this broker has seen what was committed.
         StoreAway: what has become of it is unknown, and it may still happen.
         """
         async with self._proposals:
@@ -217,14 +215,13 @@ class Cluster:
                 failed.set_exception(failure)
 
         self._fail = fail
-        tasks = Tasks(fail)
-        tasks.start(self._follow(), "metadata watch")
-        tasks.start(self._carry_out_changes(), "metadata changes")
+        self._tasks.start(self._follow(), "metadata watch")
+        self._tasks.start(self._carry_out_changes(), "metadata changes")
         try:
             await failed
         finally:
             self._has_ended = True
-            await tasks.stop()
+            await self._tasks.stop()
             while not self._changes.empty():
                 self._changes.get_nowait().outcome.cancel()
             self._seen.end()
@@ -264,11 +261,14 @@ class Cluster:
                 await self._take(event)
 
     async def _take(self, event: Event) -> None:
-        async with self._turn:
+        def after(known: ClusterImage) -> ClusterImage | None:
             # What was read again meanwhile may be ahead of the watch.
-            if event.revision > self.image.revision:
-                self.latest = event
-                await self._show(apply(self.image, event.changes, event.revision))
+            if event.revision <= known.revision:
+                return None
+            self.latest = event
+            return apply(known, event.changes, event.revision)
+
+        await self._show(after)
 
     async def _read_again(self) -> None:
         known, seen = self.image.revision, seen_of(self.latest, self.image.revision)
@@ -276,9 +276,11 @@ class Cluster:
         self._require_not_put_back(known, snapshot.revision)
         if not await shows(self._store, self._prefix, seen):
             self._fail_other_change(seen.revision)
-        async with self._turn:
-            if snapshot.revision > self.image.revision:
-                await self._show(image_of(snapshot, self.image.cluster_id))
+
+        def after(known: ClusterImage) -> ClusterImage | None:
+            return image_of(snapshot, known.cluster_id) if snapshot.revision > known.revision else None
+
+        await self._show(after)
 
     def _require_not_put_back(self, known: int, revision: int) -> None:
         """`known` was seen before the store was asked, which says that it is at `revision`."""
@@ -301,26 +303,22 @@ class Cluster:
         self._fail("metadata watch", problem)
         raise problem
 
-    async def _show(self, image: ClusterImage) -> None:
-        before, self.image = self.image, image
-        self._without = None
-        if image.broker_overrides is not before.broker_overrides:
-            self.config = self._effective_config()
-        try:
+    async def _show(self, after: Advance) -> None:
+        # A caller that is cancelled must not leave subscribers behind that have not been told yet.
+        await asyncio.shield(self._tasks.start(self._advance(after), "metadata image"))
+
+    async def _advance(self, after: Advance) -> None:
+        async with self._turn:
+            before, image = self.image, after(self.image)
+            if image is None:
+                return
+            self.image = image
+            self._without = None
+            if image.broker_overrides is not before.broker_overrides:
+                self.config = self._effective_config()
             for subscriber in self._subscribers:
                 await subscriber(before, image)
-        except _PROBLEMS as problem:
-            self._not_followed.append(_NotFollowed(before.revision, image.revision, problem))
-        self._seen.advance(image.revision)
-
-    async def _followed(self, outcome: Committed) -> None:
-        """Returns when this broker has seen what was committed. Raises why it could not follow."""
-        if not outcome.has_changed:
-            return
-        await self._seen.until(outcome.revision)
-        for before, after, problem in self._not_followed:
-            if before < outcome.revision <= after:
-                raise problem
+            self._seen.advance(image.revision)
 
     # Changing
 
@@ -370,7 +368,8 @@ class Cluster:
             if isinstance(outcome, Conflict):
                 await self._learn_why(outcome, decided_on.revision)
                 continue
-            await self._followed(outcome)
+            if outcome.has_changed:
+                await self._seen.until(outcome.revision)
             return self.image
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "the cluster's metadata kept changing; try again")
 

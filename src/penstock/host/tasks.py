@@ -15,10 +15,11 @@ class Tasks:
         self._running: dict[asyncio.Task[None], None] = {}
         """In the order they were started, which is the order they are stopped in."""
 
-    def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+    def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._running[task] = None
         task.add_done_callback(self._ended)
+        return task
 
     async def stop(self) -> None:
         for task in self._running:

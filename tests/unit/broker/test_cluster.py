@@ -364,21 +364,76 @@ def test_a_decision_that_rests_on_more_than_a_transaction_takes_is_refused() -> 
     play(scene)
 
 
-def test_a_subscriber_that_cannot_follow_is_told_to_who_asked_and_others_go_on() -> None:
+@pytest.mark.parametrize("mistake", [StorageFull("no space left"), ValueError("a mistake of ours")])
+def test_a_subscriber_that_fails_ends_everything(mistake: Exception) -> None:
+    """It has missed a difference of images, as have those after it, and no later image makes up for that."""
+
     async def scene(store: SimStore) -> None:
         async with nodes(store, 1) as (node,):
 
-            async def follow(_: ClusterImage, after: ClusterImage) -> None:
-                if "full" in after.group_overrides:
-                    raise StorageFull("no space left")
+            async def fail(_: ClusterImage, after: ClusterImage) -> None:
+                if "g" in after.group_overrides:
+                    raise mistake
 
-            node.cluster.subscribe(follow)
-            with pytest.raises(ApiError, match="no space left"):
-                await node.cluster.change(lambda image: group(image, "full"))
-            store.transact([], [Delete(KEYS.group_config("full"))])
-            assert "g" in (await node.cluster.change(lambda image: group(image, "g"))).group_overrides
+            node.cluster.subscribe(fail)
+            change = asyncio.ensure_future(node.cluster.change(lambda image: group(image, "g")))
+            with pytest.raises(type(mistake)):
+                await node.running
+            with pytest.raises((ApiError, asyncio.CancelledError)):
+                await change
+            with pytest.raises(ApiError, match="can no longer be changed"):
+                await node.cluster.change(more_ids)
 
     play(scene)
+
+
+def test_a_subscriber_that_fails_ends_everything_whoever_read_the_image() -> None:
+    async def scene(store: SimStore) -> None:
+        async with nodes(store, 1) as (node,):
+            await lag_behind(store, node)
+
+            async def fail(_: ClusterImage, after: ClusterImage) -> None:
+                raise ValueError("a mistake of ours")
+
+            node.cluster.subscribe(fail)
+            with pytest.raises(ValueError, match="a mistake of ours"):
+                await node.cluster.be_current()
+            with pytest.raises(ValueError, match="a mistake of ours"):
+                await node.running
+
+    play(scene)
+
+
+def test_all_subscribers_follow_although_who_read_the_image_gives_up() -> None:
+    async def scene(store: SimStore) -> None:
+        async with nodes(store, 1) as (node,):
+            await lag_behind(store, node)
+            is_told, followed = asyncio.Event(), []
+
+            async def be_slow(_: ClusterImage, after: ClusterImage) -> None:
+                is_told.set()
+                await asyncio.sleep(1)
+
+            async def follow(_: ClusterImage, after: ClusterImage) -> None:
+                followed.append("g" in after.group_overrides)
+
+            node.cluster.subscribe(be_slow)
+            node.cluster.subscribe(follow)
+            reading = asyncio.ensure_future(node.cluster.be_current())
+            await is_told.wait()
+            reading.cancel()
+            await asyncio.sleep(2)
+            assert followed == [True]
+
+    play(scene)
+
+
+async def lag_behind(store: SimStore, node: Node) -> None:
+    """Something is committed that the watch of this broker does not show."""
+    await asyncio.sleep(0.1)
+    node.client.is_shown.clear()
+    decision = group(node.cluster.image, "g")
+    store.transact(decision.compares, decision.changes)
 
 
 def test_a_proposal_is_tried_once_beside_the_changes_that_wait() -> None:

@@ -11,7 +11,6 @@ from penstock.broker.followers import ClusterFollowers
 from penstock.config.broker import BrokerConfig
 from penstock.controller.brokers import drain
 from penstock.controller.topics import Assignment, NewTopic, TopicDefaults, TopicRequest, create_topic
-from penstock.errors import StorageFull
 from penstock.host.metadata_store import Put
 from penstock.host.tasks import Tasks
 from penstock.limits import REPLICA_LAG_MS_MAX
@@ -162,21 +161,6 @@ def test_a_change_that_met_a_full_store_is_made_when_there_is_room() -> None:
         assert leader.isr() == (1,)
         assert leading.proposal is None
         assert leader.partition.high_watermark == 2
-
-    play(scene)
-
-
-def test_a_change_that_this_broker_could_not_follow_is_settled_all_the_same() -> None:
-    async def scene(store: SimStore, leader: Leader) -> None:
-        async def fail(before: ClusterImage, after: ClusterImage) -> None:
-            raise StorageFull("for something else in the same image")
-
-        leader.node.cluster._subscribers.insert(0, fail)
-        await fall_behind(leader)
-        leading = leader.partition.leading
-        assert leading is not None
-        assert leading.proposal is None
-        assert leader.isr() == (1,)
 
     play(scene)
 
