@@ -157,7 +157,7 @@ class Partition:
         """Batches that were offered and not yet stored."""
         self._is_inspected = self._is_opened = False
         self.high_watermark = log.flushed_end_offset
-        self.reconfigure(config)
+        self._configure(config)
         if isinstance(role, Following):
             self._follow(role)
         elif role is not None:
@@ -211,6 +211,14 @@ class Partition:
         return self._config
 
     def reconfigure(self, config: TopicConfig) -> None:
+        before = self.flush_policy
+        self._configure(config)
+        if before is not self.flush_policy and self.flush_policy is BEFORE_ACK and self.log.is_dirty:
+            # What was acknowledged before the change may not be on disk, and the cluster takes it to be from
+            # now on (metadata/durability.py). A follower fetches nothing until it is.
+            self._on_dirty(self)
+
+    def _configure(self, config: TopicConfig) -> None:
         self._config = config
         self._is_inspected, self._is_opened = is_inspected(config), is_opened(config)
         self._plain = PlainLimits.of(config)

@@ -76,6 +76,25 @@ def test_a_stricter_policy_does_not_move_the_high_watermark_back() -> None:
     assert partition.high_watermark == 1
 
 
+@pytest.mark.parametrize("policy", [FlushPolicy.OS, FlushPolicy.INTERVAL])
+def test_with_a_stricter_policy_what_was_acknowledged_is_flushed_at_once(policy: FlushPolicy) -> None:
+    dirty: list[Partition] = []
+    log = PartitionLog(new_disk(), FOLDER, log_settings(DEFAULTS))
+    config = DEFAULTS._replace(flush_policy=policy)
+    name = TopicPartition("orders", 0)
+    partition = Partition(name, TopicId(bytes(16)), LeaderEpoch(3), log, config, dirty.append)
+    append(partition)
+    dirty.clear()
+    partition.reconfigure(config._replace(segment_bytes=5_000))
+    assert dirty == []
+    partition.reconfigure(DEFAULTS)
+    assert dirty == [partition]
+    sync(partition)
+    partition.reconfigure(config)
+    partition.reconfigure(DEFAULTS)
+    assert dirty == [partition], "there is nothing to flush"
+
+
 def test_a_repeated_batch_gets_its_first_offset_and_is_stored_once() -> None:
     partition = partition_on(new_disk())
     numbered = {"producer_id": 9, "producer_epoch": 0}
