@@ -86,8 +86,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "unknown_outcome_counts_as_refused",
         "broker/in_sync_changes.py",
-        'self._log.warning("isr.unknown", partition=partition.name, reason=str(problem))',
-        "partition.proposal_refused(proposal)",
+        'self._log.warning("isr.unknown", partition=change.partition.name, reason=str(problem))',
+        "self._refused(change)",
     ),
     Mutant(
         "isr_change_ignores_config_revision",
@@ -105,8 +105,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "replica_goes_under_the_same_epoch",
         "controller/partitions.py",
-        "has_new_epoch = has_new_leader or not set(before.replicas).issubset(draft.replicas)",
-        "has_new_epoch = has_new_leader",
+        "has_new_epoch = begins_epoch or has_new_leader or not set(before.replicas).issubset(draft.replicas)",
+        "has_new_epoch = begins_epoch or has_new_leader",
     ),
     # A follower that is two epochs behind, where the same broker leads, would count for the latest; then he
     # hears of the one between, whose leader makes him cut what he has just confirmed. What is noticed is the
