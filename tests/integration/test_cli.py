@@ -139,7 +139,7 @@ def test_what_the_broker_refuses_is_said_in_its_words(cli: Cli, topic: str) -> N
     unknown = cli.refused("topic", "create", topic, "--set", "retention=1")
     assert "unknown setting 'retention'" in unknown
     assert "`penstock topic describe NAME --all-settings` lists the settings of a topic." in unknown
-    assert "Replication factor 3 needs 3 brokers; there is 1." in cli.refused(
+    assert "Replication factor 3 needs 3 brokers; 1 is registered." in cli.refused(
         "topic", "create", topic, "--replication-factor", "3"
     )
     assert topic not in cli.ok("topic", "list")

@@ -264,5 +264,5 @@ def test_more_replicas_than_brokers_are_refused(cluster: ClusterProcesses) -> No
         cluster.create("broad", factor=4)
     error = refused.value.args[0]
     assert error.code() == KafkaError.INVALID_REPLICATION_FACTOR
-    assert "needs 4 brokers; there are 3" in error.str()
+    assert "needs 4 brokers; 3 are registered" in error.str()
     assert "broad" not in cluster.admin().list_topics(timeout=10).topics
