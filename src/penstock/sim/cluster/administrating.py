@@ -41,6 +41,7 @@ from penstock.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from penstock.sim.cluster.client import TROUBLE, Client
+from penstock.sim.cluster.ledger import Ledger
 
 if TYPE_CHECKING:
     from penstock.sim.cluster.cluster import SimCluster
@@ -73,13 +74,14 @@ class Administrator:
         self._client = Client(cluster, "administrator")
         self._made = 0
         self._partitions: dict[str, int] = {}
+        self._deleter = RecordDeleter(cluster) if cluster.plan.extras.deletes_records else None
 
     def start(self) -> None:
         self._client.run(self._run())
         if self._cluster.plan.extras.compacts:
             self._client.run(self._compact_quickly())
-        if self._cluster.plan.extras.deletes_records:
-            RecordDeleter(self._cluster).start()
+        if self._deleter is not None:
+            self._deleter.start()
 
     async def _run(self) -> None:
         plan, random = self._cluster.plan, self._client.random
@@ -94,6 +96,11 @@ class Administrator:
         """Until it is confirmed."""
         while not await deed():
             await self._client.rest()
+
+    async def complete_deletion(self, name: str, index: int) -> None:
+        """Return when every replica has deleted what one of them has."""
+        if self._deleter is not None:
+            await self.insist(partial(self._deleter.complete, name, index))
 
     async def make(self, name: str, partitions: int) -> bool:
         """Whether it was confirmed that the topic is there."""
@@ -214,21 +221,36 @@ class RecordDeleter:
         name = random.choice(sorted(cluster.topics))
         topic = cluster.truth.image.topics[name]
         state = random.choice(topic.partitions)
-        ledger = cluster.ledger(topic.id, name, state.index)
+        ledger = self._ledger(name, state.index)
         if state.leader < 0 or ledger.end - ledger.start_max < RECORDS_MIN:
             return
         offset = random.choice((random.randrange(ledger.start_max, ledger.end), UP_TO_HIGH_WATERMARK))
         if offset == UP_TO_HIGH_WATERMARK:
             ledger.asked_start = ENDLESS  # what is shown when the request arrives
         ledger.asked_start = max(ledger.asked_start, offset)
-        wanted = DeleteRecordsTopic(name, [DeleteRecordsPartition(state.index, offset)])
+        await self._ask(name, state.index, offset)
+
+    async def complete(self, name: str, index: int) -> bool:
+        """Ask once more for what one replica has deleted, and others perhaps not: it led while it was asked,
+        and no longer when it had stored the new start. Whether that was confirmed."""
+        ledger = self._ledger(name, index)
+        return ledger.deleted >= ledger.start_max or await self._ask(name, index, ledger.start_max)
+
+    def _ledger(self, name: str, index: int) -> Ledger:
+        return self._cluster.ledger(self._cluster.truth.image.topics[name].id, name, index)
+
+    async def _ask(self, name: str, index: int, offset: int) -> bool:
+        cluster, ledger = self._cluster, self._ledger(name, index)
+        leader = cluster.truth.image.topics[name].partitions[index].leader
+        wanted = DeleteRecordsTopic(name, [DeleteRecordsPartition(index, offset)])
         request = DeleteRecordsRequest([wanted], TIMEOUT_MS)
         try:
-            answer = await self._client.ask(state.leader, DELETE_RECORDS, request, seconds=6)
+            answer = await self._client.ask(leader, DELETE_RECORDS, request, seconds=6)
         except TROUBLE:
-            return
+            return False
         found = answer.topics[0].partitions[0]
         if found.error_code == ErrorCode.NONE:
             ledger.deleted = max(ledger.deleted, found.low_watermark)
             cluster.struck["deleted-records"] += 1
             cluster.noted(f"{ledger.name} starts at {found.low_watermark}")
+        return found.error_code == ErrorCode.NONE

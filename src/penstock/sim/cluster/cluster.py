@@ -335,6 +335,8 @@ class SimCluster:
                 ledger = self.ledger(topic.id, topic.name, index)
                 if not ledger.end and topic.name == CROWD_TOPIC:
                     continue
+                if topic.name in self.topics:
+                    await self.administrator.complete_deletion(topic.name, index)
                 await self._compare(ledger, topic.name, index)
                 if not topic.internal:
                     reader = Reader(last, topic.name, index)

@@ -48,8 +48,10 @@ class Chains:
         chain, copy = self._chains.setdefault(node_id, []), self._copies.get(node_id)
         if copy is None:
             copy = self._copies[node_id] = Copy(node, self._name)
-        if chain and chain[-1].next_offset < log.log_start_offset:
-            chain.clear()  # it was begun anew from there on
+        if chain and chain[-1].next_offset <= log.log_start_offset:
+            # The log was begun anew from its start on, or nothing before its start can be read. Of that a
+            # follower may keep a batch of another epoch: its leader does not know any more what was there.
+            chain.clear()
         end = chain[-1].next_offset if chain else log.log_start_offset
         while end < log.flushed_end_offset:
             # A start may lie within a batch.

@@ -10,8 +10,8 @@
     a cut, and a start         leave those who are in sync, or eligible, everything that was shown
     what is flushed            is on the platter, and the same on all who have it (matching.py)
     the start of a log         moves on a leader that was asked to delete records or whose topic has a
-                               retention, no further than that allows; followers only follow it, and who
-                               leads next has what was confirmed
+                               retention, no further than that allows; followers only follow it, unless
+                               they led when they were asked, and who leads next has what was confirmed
 
 Strategy: an event runs code of one process or two, and only what those have can have changed. What has not
 moved since the last look costs one comparison.
@@ -203,6 +203,9 @@ class Watching:
         if start <= ledger.start_max:
             if partition.leading is not None and before is not None and start < before[START]:
                 raise Violation(f"{where}: the start goes back from {before[START]} to {start}")
+        elif partition.leading is None and self._has_begun_deletion(node, partition, ledger):
+            # Its leadership ended while the new start was being stored: whoever asked is told that it did.
+            ledger.start_max = start
         elif partition.leading is None:
             raise Violation(f"{where}: it starts at {start}; no leader started after {ledger.start_max}")
         elif start > partition.high_watermark:
@@ -213,6 +216,11 @@ class Watching:
             raise Violation(f"{where}: records below {start} are gone, and nobody asked for that")
         else:
             ledger.start_max = start
+
+    def _has_begun_deletion(self, node: SimNode, partition: Partition, ledger: Ledger) -> bool:
+        place = (partition.topic_id, partition.name.partition)
+        has_led = any(self.leads(node.id, place, epoch) for epoch in range(partition.leader_epoch))
+        return has_led and partition.log.log_start_offset <= ledger.asked_start
 
     def _may_expire(self, node: SimNode, partition: Partition, ledger: Ledger) -> bool:
         """Whether the retention of the topic lets go of all before the start."""
