@@ -1,10 +1,12 @@
-"""`python -m tools.mutants`: is the simulator any good? It has to notice mistakes that are known.
+"""`python -m tools.mutants`: are the simulator and the tests any good? They have to notice known mistakes.
 
-Each mutant is one line of the source, changed as somebody might have got it wrong. It is put into a copy, and
-seeds are run against that until one fails: the mutant is killed. One that survives its bound is a hole in the
-simulator, or shows that the line does nothing.
+Each mutant is one line of the source, changed as an engineer might have got it wrong. The tool puts it into a
+copy and runs seeds of the simulator against that copy until one fails: the mutant is killed. A mutant that
+survives its bound is a hole in the simulator, or shows that the line does nothing. Some mistakes are outside
+of what the simulator checks, such as the work that one request may cost: those mutants name the tests that
+have to fail instead.
 
-Rule: a mutant whose line is no longer there as it is written here is an error: somebody has to look at it.
+Rule: a mutant whose line is no longer there as it is written here is an error: an engineer has to look at it.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from typing import NamedTuple
 SOURCE = Path(__file__).parents[1] / "src"
 SEEDS_MAX = 150
 SECONDS_MAX = 900
+PYTEST_FAILED = 1
 
 
 class Mutant(NamedTuple):
@@ -29,6 +32,8 @@ class Mutant(NamedTuple):
     file: str
     old: str
     new: str
+    tests: str = ""
+    """The file of tests that has to fail; empty: the simulator has to."""
 
 
 LEADING = "replication/leading.py"
@@ -36,6 +41,11 @@ PARTITION = "replication/partition.py"
 FOLLOWING = "replication/following.py"
 LOG = "log/partition_log.py"
 DURABILITY = "metadata/durability.py"
+MANAGER = "replication/manager.py"
+ELECTIONS = "controller/elections.py"
+DAMAGED = "broker/damaged_replicas.py"
+RECOVERY = "log/recovery.py"
+SWAP = "log/swap.py"
 
 MUTANTS: Sequence[Mutant] = (
     # What is safe
@@ -206,14 +216,194 @@ MUTANTS: Sequence[Mutant] = (
         "if end > self.partition.high_watermark:",
         "if False:",
     ),
+    # Deposed and reinstated leaders
+    Mutant(
+        "peers_depose_nobody",
+        "broker/witnesses.py",
+        "        return any(answers)\n",
+        "        return False\n",
+        "tests/unit/broker/test_deposed_leader.py",
+    ),
+    Mutant(
+        "reinstated_leader_forgets_its_proposal",
+        "replication/leaderships.py",
+        "return leading if epoch == leader_epoch else None",
+        "return None",
+    ),
+    # Damaged copies
+    Mutant(
+        "damaged_copy_stays_in_sync",
+        DAMAGED,
+        "if self._decision(self._cluster.image, replica).everything:",
+        "if False:",
+    ),
+    Mutant(
+        "damaged_copy_leaves_under_the_same_epoch",
+        ELECTIONS,
+        "*alive(image, (broker_id,)), begins_epoch=True)",
+        "*alive(image, (broker_id,)))",
+        "tests/unit/broker/test_damaged_replicas.py",
+    ),
+    Mutant(
+        "leadership_of_a_damaged_copy_is_kept",
+        DAMAGED,
+        "        if self._fetched_epochs:\n",
+        "        if False:\n",
+        "tests/unit/broker/test_damaged_replicas.py",
+    ),
+    Mutant(
+        "restart_forgets_damage",
+        MANAGER,
+        "noted = self._directory.noted_damage(name)",
+        "noted = None",
+        "tests/unit/replication/test_manager.py",
+    ),
+    Mutant(
+        "truncation_counts_as_damage",
+        "broker/cold_reads.py",
+        "        if log.is_truncating:\n",
+        "        if log.is_truncating and isinstance(outcome, CorruptData):\n"
+        "            self.on_damage(partition, outcome)\n        if log.is_truncating:\n",
+    ),
+    Mutant(
+        "io_error_counts_as_damage",
+        MANAGER,
+        "        except CorruptData as damage:\n",
+        "        except (CorruptData, StorageFailed) as damage:\n",
+        "tests/unit/replication/test_manager.py",
+    ),
+    # The start of a log
+    Mutant(
+        "deletion_ignores_eligible_leaders",
+        LEADING,
+        "for member in (*self._maximal, *self._state.elr))",
+        "for member in self._maximal)",
+    ),
+    Mutant(
+        "follower_reports_a_start_it_has_not_stored",
+        FOLLOWING,
+        "            log.stored_start,\n",
+        "            log.log_start_offset,\n",
+    ),
+    Mutant(
+        "joins_without_what_was_deleted",
+        LEADING,
+        "            and max(fetched.log_start, Offset(0)) >= self.own_start\n",
+        "",
+    ),
+    Mutant(
+        "older_checkpoint_moves_the_start_back",
+        "broker/log_starts.py",
+        "            async with self._turn:\n",
+        "            async with asyncio.Lock():\n",
+        "tests/unit/broker/test_log_starts.py",
+    ),
+    Mutant(
+        "truncation_forgets_the_start",
+        "log/truncation.py",
+        "            if log.log_start_offset > 0:\n",
+        "            if False:\n",
+    ),
+    Mutant(
+        "retention_passes_the_high_watermark",
+        "log/retention.py",
+        "        if segment.end_offset > policy.high_watermark or not (\n",
+        "        if not (\n",
+        "tests/unit/log/test_retention.py",
+    ),
+    Mutant(
+        "followers_apply_retention",
+        "broker/retention.py",
+        "CleanupPolicy.DELETE in config.cleanup_policy and partition.following is None",
+        "CleanupPolicy.DELETE in config.cleanup_policy",
+    ),
+    # Compaction
+    Mutant(
+        "swap_decides_before_its_files_are_durable",
+        SWAP,
+        """    disk.sync((), [folder])
+    mark = """,
+        "    mark = ",
+        "tests/unit/log/test_compaction_crash.py",
+    ),
+    Mutant(
+        "swap_mark_goes_before_names_are_durable",
+        SWAP,
+        "    disk.sync((), [taken.folder])\n",
+        "",
+        "tests/unit/log/test_compaction_crash.py",
+    ),
+    Mutant(
+        "clean_offset_outlives_its_log",
+        "log/cleaner_offsets.py",
+        "0 <= rows[0][0] <= log_end_offset",
+        "0 <= rows[0][0]",
+        "tests/unit/log/test_cleaner_offsets.py",
+    ),
+    Mutant(
+        "new_log_is_taken_for_clean",
+        "log/truncation.py",
+        "        forget_clean_to(disk, folder)\n",
+        "",
+        "tests/unit/log/test_cleaner_offsets.py",
+    ),
+    # Recovery
+    Mutant(
+        "recovery_checks_no_checksum",
+        RECOVERY,
+        """        check_stored(data, header, at, f"{path} at {position}")\n""",
+        "",
+    ),
+    Mutant(
+        "recovery_cuts_what_was_safe",
+        RECOVERY,
+        """            if log.log_end_offset < _needed_to(log):
+                raise
+            break
+""",
+        "            break\n",
+        "tests/unit/log/test_recovery.py",
+    ),
+    Mutant(
+        "recovery_forgets_producers",
+        RECOVERY,
+        "replay=header.base_offset >= scan_from)",
+        "replay=False)",
+    ),
+    # Settings
+    Mutant(
+        "leader_after_truncation_has_older_settings",
+        MANAGER,
+        """            topic, state = self._known(partition)
+            roles = self._roles(self._image_now())
+""",
+        """            topic, state = self._known(partition)
+            topic = Topic(topic.name, topic.id, False, 0, {"min.insync.replicas": "1"}, topic.partitions, 1)
+            roles = self._roles(self._image_now())
+""",
+        "tests/unit/replication/test_manager_roles.py",
+    ),
+    # Bounds
+    Mutant(
+        "lookup_by_time_opens_every_batch",
+        "log/time_lookup.py",
+        "        if header.record_count > budget.records:\n",
+        "        if False:\n",
+        "tests/unit/log/test_time_lookup.py",
+    ),
 )
 
 
+class Outcome(NamedTuple):
+    killed_by: str | None
+    """None: the mutant survived."""
+    reason: str
+
+
 class Killed(NamedTuple):
-    seeds: int | None
-    """None: it survived."""
+    by: str | None
+    reason: str
     seconds: float
-    last_line: str
 
 
 def mutated(mutant: Mutant, source: Path = SOURCE) -> str:
@@ -237,27 +427,45 @@ def kill(mutant: Mutant, options: argparse.Namespace) -> Killed:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         copy = mutated_copy(mutant, Path(folder))
-        command = [sys.executable, "-m", "penstock.sim", "--seed", str(options.seed)]
-        command += ["--seeds", str(options.seeds), "--jobs", str(options.jobs)]
-        environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
         try:
-            done = subprocess.run(
-                command,
-                env=environment,
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                timeout=SECONDS_MAX,
-                check=False,
-            )
+            outcome = _tested(mutant, copy) if mutant.tests else _simulated(copy, options)
         except subprocess.TimeoutExpired:
-            return Killed(None, time.monotonic() - began, f"still running after {SECONDS_MAX} s")
+            outcome = Outcome(None, f"still running after {SECONDS_MAX} s")
+    return Killed(*outcome, time.monotonic() - began)
+
+
+def _simulated(copy: Path, options: argparse.Namespace) -> Outcome:
+    command = ["penstock.sim", "--seed", str(options.seed)]
+    command += ["--seeds", str(options.seeds), "--jobs", str(options.jobs)]
+    done = _run(command, copy, folder=copy.parent)
     said = done.stdout + done.stderr
     failing = re.search(r"^seed (\d+) fails", said, re.MULTILINE)
-    seconds = time.monotonic() - began
     if failing is None:
-        return Killed(None, seconds, said.strip().rpartition("\n")[2])
-    return Killed(int(failing[1]) - options.seed + 1, seconds, _reason(done.stdout))
+        return Outcome(None, said.strip().rpartition("\n")[2])
+    return Outcome(f"seed {int(failing[1]) - options.seed + 1}", _reason(done.stdout))
+
+
+def _tested(mutant: Mutant, copy: Path) -> Outcome:
+    command = ["pytest", "-q", "-x", "-p", "no:cacheprovider", mutant.tests]
+    done = _run(command, copy, folder=SOURCE.parent)
+    failing = re.search(r"^FAILED \S+::(\S+)", done.stdout, re.MULTILINE)
+    # Any other exit code, an import that fails for example, says nothing of the tests.
+    if done.returncode != PYTEST_FAILED or failing is None:
+        return Outcome(None, (done.stdout + done.stderr).strip().rpartition("\n")[2])
+    return Outcome("a test", failing[1])
+
+
+def _run(module: Sequence[str], copy: Path, *, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", *module],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
 
 
 def _reason(said: str) -> str:
@@ -278,9 +486,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     survivors = []
     for mutant in chosen:
         killed = kill(mutant, options)
-        after = f"{killed.seeds:>4} seeds" if killed.seeds is not None else "SURVIVES  "
-        print(f"{mutant.name:36} {after} {killed.seconds:7.1f} s  {killed.last_line}", flush=True)
-        if killed.seeds is None:
+        by = f"by {killed.by}" if killed.by is not None else "SURVIVES"
+        print(f"{mutant.name:44} {by:12} {killed.seconds:6.1f} s  {killed.reason}", flush=True)
+        if killed.by is None:
             survivors.append(mutant.name)
     print(
         f"{len(chosen) - len(survivors)} of {len(chosen)} killed; survivors: {', '.join(survivors) or 'none'}"
