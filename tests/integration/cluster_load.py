@@ -83,12 +83,14 @@ class SteadyWriter:
 
 def read_all(bootstrap: str, topic: str, number: int = 0, *, seconds_max: float = 20.0) -> list[int]:
     """Every value of a partition, in its order."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "log_level": 0})
+    # Nothing is committed: without enough replicas, closing would repeat a commit for minutes.
+    settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False}
+    consumer = Consumer({**settings, "log_level": 0})
     partition = TopicPartition(topic, number, 0)
     found: list[int] = []
     try:
         deadline = time.monotonic() + seconds_max
-        end = _end_of(consumer, partition, deadline)
+        _, end = watermarks(consumer, partition, deadline)
         consumer.assign([partition])
         while len(found) < end:
             assert time.monotonic() < deadline, f"{len(found)} of {end} records could be read"
@@ -102,13 +104,16 @@ def read_all(bootstrap: str, topic: str, number: int = 0, *, seconds_max: float 
     return found
 
 
-def _end_of(consumer: Consumer, partition: TopicPartition, deadline: float) -> int:
-    """As whoever leads it says: librdkafka does not ask again when that is somebody else by now."""
+def watermarks(consumer: Consumer, partition: TopicPartition, deadline: float) -> tuple[int, int]:
+    """Start and end, as the leader says. librdkafka does not ask again when that is another broker by now, or
+    one that was elected just now and whose followers have not confirmed its records yet."""
+    passing = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.OFFSET_NOT_AVAILABLE)
     while True:
         try:
-            return consumer.get_watermark_offsets(partition, timeout=deadline - time.monotonic())[1]
+            start, end = consumer.get_watermark_offsets(partition, timeout=deadline - time.monotonic())
+            return start, end
         except KafkaException as refusal:
-            if refusal.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+            if refusal.args[0].code() not in passing or time.monotonic() > deadline:
                 raise
         consumer.list_topics(partition.topic, timeout=deadline - time.monotonic())
 

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
 
 from tests.integration.broker_process import eventually
-from tests.integration.cluster_load import SteadyWriter, read_all, require_intact
+from tests.integration.cluster_load import SteadyWriter, read_all, require_intact, watermarks
 from tests.integration.cluster_processes import ClusterProcesses, running_cluster
 
 EVERYBODY = [1, 2, 3]
@@ -73,7 +73,7 @@ def test_what_was_deleted_stays_deleted_whoever_leads(cluster: ClusterProcesses)
         cluster.brokers[follower].start()
     cluster.until_led_by_another("deleted", 1, seconds_max=10)
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "looks", "log_level": 0})
-    assert consumer.get_watermark_offsets(TopicPartition("deleted", 0), timeout=20) == (60, 100)
+    assert watermarks(consumer, TopicPartition("deleted", 0), time.monotonic() + 20) == (60, 100)
     consumer.close()
     cluster.brokers[1].start()
     cluster.until_in_sync("deleted", EVERYBODY)

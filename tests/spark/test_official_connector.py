@@ -89,7 +89,7 @@ if streams:
 def test_a_checkpoint_written_by_the_official_source_is_gone_on_from(
     spark: "SparkSession", running: Broker, topic: str, checkpoint: str
 ) -> None:
-    """Its form is known; what is here looks as theirs does."""
+    """Its form is known. Ours has the ids of topics beside it, as names without partitions."""
     create(running, topic)
     fill(running, topic, numbered(5))
 
@@ -105,7 +105,8 @@ def test_a_checkpoint_written_by_the_official_source_is_gone_on_from(
     assert stream() == 5
     log = Path(checkpoint, "offsets", "0")
     *head, position = log.read_text().splitlines()
-    assert json.loads(position) == {topic: {"0": 5}}
+    written = json.loads(position)
+    assert {name: places for name, places in written.items() if places} == {topic: {"0": 5}}
     log.write_text("\n".join([*head, f'{{"{topic}":{{"0":5}}}}']))
     Path(checkpoint, "offsets", ".0.crc").unlink()
     initial = Path(checkpoint, "sources", "0", "0")

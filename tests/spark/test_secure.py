@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from penstock.cli.connection import broker_at
 from penstock.cli.pipeline import access_of
-from tests.integration.broker_process import BrokerProcess, serving
+from tests.integration.broker_process import BrokerProcess, eventually, serving
 from tests.integration.test_tls import Certificates
 from tests.spark.archive_topics import Connected
 
@@ -133,7 +133,8 @@ def test_spark_writes_and_reads_over_tls_with_a_certificate(
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     assert sum(progress["numInputRows"] for progress in query.recentProgress) == ROWS
-    assert keys_left_behind() == before
+    # A client that is connecting just now has a file for a moment.
+    eventually(lambda: keys_left_behind() <= before)
 
 
 def test_a_query_without_a_certificate_is_told_what_is_wrong(

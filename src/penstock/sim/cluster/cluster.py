@@ -267,6 +267,21 @@ class SimCluster:
             for state in topic.partitions
         )
 
+    def may_crash(self, node: int) -> bool:
+        """With flush.policy=os the cluster takes a process that ended uncleanly for one that lost its memory.
+        So while one has lost what it had acknowledged, and was not admitted since, no other ends."""
+        others = (other for other in self.nodes.values() if other.id != node)
+        return self.plan.extras.flushes_before_ack or not any(other.has_lost_disk for other in others)
+
+    def may_lose_power(self, node: int) -> bool:
+        """With flush.policy=os only where every other broker is there, and has everything in memory."""
+        others = (other for other in self.nodes.values() if other.id != node)
+        are_there = all(
+            other.is_up and other.serving is not None and other.id in self.truth.image.admitted
+            for other in others
+        )
+        return self.plan.extras.flushes_before_ack or (are_there and self.can_lose(node))
+
     def can_lose(self, node: int) -> bool:
         """Whether others have everything that was ever shown."""
         before_ack = self.plan.extras.flushes_before_ack

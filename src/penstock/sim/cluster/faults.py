@@ -144,11 +144,13 @@ class _Happening:
         self._strikes()
         await self._take_down(down, seconds, loses_power=loses_power)
 
-    async def _take_down(self, down: list[SimNode], seconds: float, *, loses_power: bool) -> None:
+    async def _take_down(self, nodes: list[SimNode], seconds: float, *, loses_power: bool) -> None:
+        down = [node for node in nodes if self._cluster.may_crash(node.id)]
         for node in down:
+            may_lose = self._cluster.may_lose_power(node.id)
             await node.kill()
-            if loses_power:
-                self._lose_power(node)
+            if loses_power and may_lose:
+                node.lose_power()
         await asyncio.sleep(seconds)
         for node in down:
             await asyncio.sleep(self._random.choice((0.0, 0.0, 1.0)))
@@ -158,15 +160,8 @@ class _Happening:
         out, into = self._ways(self._node)
         await self._cut_ways(out + into, max(self._seconds, DYING_SECONDS_MIN))
         if self._node.is_up and not self._faults.is_over:
-            await self._node.kill()
-            self._lose_power(self._node)
-            await asyncio.sleep(self._random.choice((0.1, 3.0, 9.0)))
-            up(self._node)
-
-    def _lose_power(self, node: SimNode) -> None:
-        """Where topics flush before they acknowledge, always; else only what others have in memory, too."""
-        if self._cluster.plan.extras.flushes_before_ack or self._cluster.can_lose(node.id):
-            node.lose_power()
+            seconds = self._random.choice((0.1, 3.0, 9.0))
+            await self._take_down([self._node], seconds, loses_power=True)
 
     async def _wipe(self) -> None:
         node = self._node

@@ -17,7 +17,7 @@ def records_in(
     """Only these columns are cut out of the batches. What retention removes meanwhile is passed over."""
     from pyspark.sql.types import StructType
 
-    full = full_schema(include_headers=True)
+    full = full_schema(include_headers=True, include_beyond=True)
     schema = StructType([full[name] for name in columns])
     if not ranges:
         return spark.createDataFrame([], schema)
