@@ -151,6 +151,22 @@ class _Foundation(NamedTuple):
     """None: this broker is alone."""
 
 
+def _warn_of_settings(cluster: Cluster, static: BrokerConfig, log: Log) -> None:
+    """Log which settings have no effect: those that were stored, and those stored later."""
+
+    def warn(config: BrokerConfig) -> None:
+        for warning in config.warnings:
+            log.warning("config.warning", reason=warning)
+
+    async def follow(before: ClusterImage, after: ClusterImage) -> None:
+        if before.broker_overrides is not after.broker_overrides and cluster.config is not static:
+            warn(cluster.config)
+
+    if cluster.config is not static:
+        warn(cluster.config)
+    cluster.subscribe(follow)
+
+
 @asynccontextmanager
 async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[RunningBroker]:
     """A broker that serves within the block and has stopped cleanly after it."""
@@ -160,6 +176,7 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
     async with AsyncExitStack() as stack:
         found = await _open_storage(config, world, stack)
         cluster, storage = found.cluster, found.storage
+        _warn_of_settings(cluster, config, world.log)
         router = Router((), world.authorizer, world.quotas, lambda: cluster.image)
         tasks = Tasks(report_failure(world.log))
         shared = _shared(config, router, tasks, world)

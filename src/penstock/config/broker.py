@@ -9,7 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from penstock.config.broker_settings import EMBEDDED_STORE, LISTENER_PREFIX
+from penstock.config.broker_settings import EMBEDDED_STORE, LISTENER_PREFIX, find_setting
 from penstock.config.groups import GroupConfig
 from penstock.config.layers import NOTHING, NOTHING_GIVEN, Given, value_of
 from penstock.config.listeners import (
@@ -148,9 +148,28 @@ class BrokerConfig(NamedTuple):
     def with_dynamic(
         self, *, own: Mapping[str, str] = NOTHING, cluster: Mapping[str, str] = NOTHING
     ) -> "BrokerConfig":
-        """The same broker with other settings changed at run time, for itself and for all brokers."""
-        given = Given(self.given.static, MappingProxyType(dict(cluster)), MappingProxyType(dict(own)))
-        return BrokerConfig.of(given, insecure=self.insecure)
+        """The same broker with other settings changed at run time, for itself and for all brokers.
+
+        Its warnings name the values that have no effect because they cannot be parsed: an earlier release,
+        which did not know the setting, kept them as they came.
+        """
+        warnings: list[str] = []
+        given = Given(self.given.static, _parsed(cluster, warnings), _parsed(own, warnings))
+        return BrokerConfig.of(given, insecure=self.insecure)._replace(warnings=tuple(warnings))
+
+
+def _parsed(texts: Mapping[str, str], warnings: list[str]) -> Mapping[str, str]:
+    kept = {}
+    for name, text in texts.items():
+        setting = find_setting(name)
+        try:
+            if setting is not None:
+                setting.parse(text)
+        except ConfigError as problem:
+            warnings.append(f"{problem}: stored by an earlier release, and passed over")
+        else:
+            kept[name] = text
+    return MappingProxyType(kept)
 
 
 def _addresses(given: Given, *, insecure: bool) -> tuple[tuple[Listener, ...], Address]:

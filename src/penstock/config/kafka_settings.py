@@ -34,7 +34,7 @@ group.streams.heartbeat.interval.ms group.streams.initial.rebalance.delay.ms
 group.streams.max.heartbeat.interval.ms group.streams.max.session.timeout.ms group.streams.max.size
 group.streams.max.standby.replicas group.streams.min.heartbeat.interval.ms
 group.streams.min.session.timeout.ms group.streams.num.standby.replicas
-group.streams.session.timeout.ms initial.broker.registration.timeout.ms inter.broker.listener.name
+group.streams.session.timeout.ms initial.broker.registration.timeout.ms
 kafka.metrics.polling.interval.secs kafka.metrics.reporters leader.imbalance.check.interval.seconds
 log.dir.failure.timeout.ms log.flush.offset.checkpoint.interval.ms
 log.flush.start.offset.checkpoint.interval.ms log.local.retention.bytes log.local.retention.ms
@@ -115,6 +115,7 @@ PROTECTING = {
     "client.quota.callback.class": "there are no client quotas, so clients would not be limited",
     "config.providers": "values are taken as they stand, so references to secrets would not be resolved",
     "create.topic.policy.class.name": _NO_POLICY,
+    "inter.broker.listener.name": "brokers connect to each other by the first of listeners: put it there",
     "max.connection.creation.rate": "it is not limited how fast clients connect; see max.connections",
     "max.connections.per.ip.overrides": "all addresses have the same limit; see max.connections.per.ip",
     "principal.builder.class": "principals are not made by classes of Java",
@@ -133,8 +134,10 @@ _HARMLESS = {
 """Values of those that protect nothing; an empty one never does."""
 
 
-def is_without_effect(name: str, text: str) -> bool:
-    """Whether leaving a setting out does no harm."""
+def is_without_effect(name: str, text: str, listeners: str) -> bool:
+    """Whether leaving a setting out does no harm. `listeners`: the setting of that name."""
+    if name == "inter.broker.listener.name":
+        return text.strip() in ("", listeners.strip().partition("://")[0])
     if name in PROTECTING:
         return text.strip() in ("", _HARMLESS.get(name))
     return name in WITHOUT_EFFECT or name.startswith(_PREFIXES_WITHOUT_EFFECT)

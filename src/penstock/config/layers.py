@@ -5,8 +5,9 @@ A setting can be given for one topic, for this broker or for all brokers while t
 a setting, the one that counts first. DescribeConfigs shows that list, and `resolve` takes its head,
 so what is shown and what is obeyed cannot differ.
 
-Rule: values in a layer were parsed before they were put there. Keys nobody declared are passed over,
-so that a store written by a newer release can still be read.
+Rule: values in a layer were parsed before they were put there, and those that cannot be are left out
+(`BrokerConfig.with_dynamic`). Keys nobody declared are passed over, so that a store written by a newer
+release can still be read.
 """
 
 from collections.abc import Mapping

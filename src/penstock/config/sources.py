@@ -88,9 +88,10 @@ def _parse(
 ) -> tuple[dict[str, str], set[str]]:
     static: dict[str, str] = {}
     refused: set[str] = set()
+    listeners = next((entry.text for entry in reversed(entries) if entry.key == "listeners"), "PLAINTEXT://")
     for key, text, origin in entries:
         setting = find_setting(key)
-        if setting is None and is_without_effect(key, text):
+        if setting is None and is_without_effect(key, text, listeners):
             instead = f": {INSTEAD[key]}" if key in INSTEAD else ""
             warnings.append(f"{key}: a setting of Kafka without effect here{instead} (from {origin})")
             continue

@@ -7,8 +7,13 @@ from penstock.protocol.messages.heartbeat import HEARTBEAT, HeartbeatResponse
 from penstock.protocol.messages.sync_group import SYNC_GROUP, SyncGroupResponse
 
 REJECTED = HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
-BEATING = memoryview(HEARTBEAT.key.to_bytes(2) + bytes(10))
-SYNCING = memoryview(SYNC_GROUP.key.to_bytes(2) + bytes(10))
+
+
+def frame(api_key: int, body: bytes = b"body", correlation_id: int = 0) -> memoryview:
+    return memoryview(api_key.to_bytes(2) + bytes(2) + correlation_id.to_bytes(4) + body)
+
+
+BEATING, SYNCING = frame(HEARTBEAT.key), frame(SYNC_GROUP.key)
 
 
 class Time:
@@ -21,9 +26,25 @@ class Time:
 def after_rejections(count: int) -> tuple[RejectionPauses, Time]:
     time = Time()
     pauses = RejectionPauses(time)
-    for _ in range(count):
+    for number in range(count):
+        pauses.wait_s(frame(HEARTBEAT.key, correlation_id=number))
         pauses.note(HEARTBEAT.key, REJECTED)
     return pauses, time
+
+
+def test_requests_that_differ_do_not_wait_though_each_is_rejected() -> None:
+    pauses, _ = after_rejections(1000)
+    for number in range(1000):
+        assert pauses.wait_s(frame(HEARTBEAT.key, b"%d" % number)) == 0
+        pauses.note(HEARTBEAT.key, REJECTED)
+    assert pauses.wait_s(frame(HEARTBEAT.key, b"999")) == 0
+
+
+def test_long_requests_that_differ_in_length_differ() -> None:
+    pauses, _ = after_rejections(0)
+    for number in range(1000):
+        assert pauses.wait_s(frame(HEARTBEAT.key, bytes(100_000 + number))) == 0
+        pauses.note(HEARTBEAT.key, REJECTED)
 
 
 def test_a_few_rejections_in_a_row_cost_no_wait() -> None:

@@ -286,3 +286,12 @@ def test_any_request_gives_settings_a_topic_can_obey_or_an_error_code(
         except ApiError as refusal:
             assert refusal.code in {ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST}  # noqa: PT017
         TopicConfig.effective(current, DEFAULT)
+
+
+def test_a_stored_value_that_cannot_be_parsed_is_passed_over_and_named() -> None:
+    """An earlier release that did not know the setting has kept whatever came."""
+    config = DEFAULT.with_dynamic(own={"num.partitions": "many", "max.connections": "5"})
+    assert config.topic_creation == DEFAULT.topic_creation
+    assert config.network.connections_max == 5
+    (warning,) = config.warnings
+    assert warning.startswith("num.partitions")

@@ -246,6 +246,14 @@ def test_a_protection_that_is_not_there_stops_the_start(setting: str, reason: st
     assert load(sets=[f"{name}="]).warnings, "an empty one protects nothing"
 
 
+def test_brokers_do_not_replicate_by_another_listener_than_the_one_that_is_named() -> None:
+    listeners = "listeners=OUT://127.0.0.1:9092,IN://127.0.0.1:9093"
+    protocols = "listener.security.protocol.map=OUT:PLAINTEXT,IN:PLAINTEXT"
+    (said,) = problems(sets=(listeners, protocols, "inter.broker.listener.name=IN"))
+    assert "brokers connect to each other by the first of listeners" in said
+    assert load(sets=[listeners, protocols, "inter.broker.listener.name=OUT"]).warnings
+
+
 def test_no_setting_of_this_broker_is_listed_as_one_that_it_lacks() -> None:
     assert not (WITHOUT_EFFECT | PROTECTING.keys()) & BROKER_SETTINGS.keys()
     assert not WITHOUT_EFFECT & PROTECTING.keys()
