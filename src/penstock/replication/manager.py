@@ -155,7 +155,9 @@ class Partitions:
                 elif state.index in had.get(topic_id_text(topic.id), ()) and self._is_missing(name):
                     self._note_lost(topic, state)
                     partition = self._add(topic, state, self._new_log(name, config), roles)
-                    yield partition, Lost(f"{self._directory.folder_of(name)} was there, and is gone")
+                    # Otherwise the replica was taken away, with its folder, and given back meanwhile.
+                    if self._is_counted_on(topic, state, roles):
+                        yield partition, Lost(f"{self._directory.folder_of(name)} was there, and is gone")
                 elif name not in on_disk:
                     self._add(topic, state, self._new_log(name, config), roles)
                 else:
@@ -215,6 +217,10 @@ class Partitions:
         )
         partition.mark_damaged(reason)
         return partition, Lost(reason)
+
+    def _is_counted_on(self, topic: Topic, state: PartitionState, roles: Roles) -> bool:
+        """Whether this broker could be elected for what its copy has."""
+        return self._config.node.node_id in (*state.isr, *eligible(roles.image, topic, state))
 
     def _others_have(self, topic: Topic, state: PartitionState, roles: Roles) -> bool:
         """Whether another broker has all that was committed: this copy is not needed then."""

@@ -185,6 +185,21 @@ def test_a_folder_that_was_there_and_is_gone_is_lost(leaves_folder: bool) -> Non
         assert made.inventory() == {}
 
 
+def test_a_replica_that_was_taken_away_and_given_back_is_no_alarm() -> None:
+    """Nobody counts on what it had. The cluster is told all the same that it has nothing."""
+    disk = written_by_the_first_topic()
+    made, _ = opened_in_a_cluster(disk)
+    listed(made, disk)
+    disk.remove_folder("data/logs/orders-0")
+    made = partitions_in(directory_on(disk))
+    made.others_may_have_it = True
+    given_back = PartitionState(0, 9, 1, (9, NODE), (9,), 0, 1)
+    topic = Topic("orders", FIRST_ID, False, NOW_MS, {}, (given_back,), 1)
+    led_elsewhere = ClusterImage(cluster_id="c", topics={"orders": topic}, topics_by_id={FIRST_ID: topic})
+    assert list(made.open_all(led_elsewhere)) == []
+    assert made.lost == LOST
+
+
 def test_a_partition_that_was_never_written_is_not_lost() -> None:
     disk = new_disk()
     made, found = opened_in_a_cluster(disk)

@@ -158,7 +158,8 @@ class Ledger:
         """The furthest start that DeleteRecords has confirmed."""
         self._copies = {node_id: Copy(node, name, on_platter=on_platter) for node_id, node in nodes.items()}
         self._nodes = nodes
-        self._next_sequence: dict[int, int] = {}
+        self._known: dict[int, tuple[int, int]] = {}
+        """By producer id: its next sequence number, and where its last batch ends."""
 
     def require(self, condition: bool, sentence: str) -> None:
         if not condition:
@@ -187,12 +188,16 @@ class Ledger:
         """Told of every batch before it is entered. Plain topics need no more than its header."""
 
     def _enter(self, batch: Batch) -> None:
-        producer, known = batch.producer_id, self._next_sequence
+        producer, known = batch.producer_id, self._known
         if producer >= 0:
-            expected = known.get(producer, 0)
+            expected, last_end = known.get(producer, (0, self.end))
             sentence = f"producer {producer}: sequence {batch.base_sequence} follows {expected - 1}"
-            self.require(batch.base_sequence == expected, sentence)
-            known[producer] = expected + batch.next_offset - batch.base_offset
+            # A replica that began anew behind all records of a producer has never heard of it, as in Kafka:
+            # what the producer sends again, because it was not answered, counts as new.
+            is_repeated = batch.base_sequence < expected and last_end <= self.start_max
+            self.require(batch.base_sequence == expected or is_repeated, sentence)
+            count = batch.next_offset - batch.base_offset
+            known[producer] = batch.base_sequence + count, batch.next_offset
         self.batches[batch.base_offset] = batch
         self.end = batch.next_offset
 
@@ -267,7 +272,7 @@ class Ledger:
         """What a replica remembers of producers is what is in the log. `known`: with the last sequence
         second."""
         for producer_id in sorted(self.producers_from(start)):
-            sequence = self._next_sequence[producer_id]
+            sequence, _ = self._known[producer_id]
             last = known[producer_id][1] if producer_id in known else -1
             sentence = (
                 f"node-{node_id} takes {last} for the last of producer {producer_id}, not {sequence - 1}"

@@ -24,6 +24,7 @@ from penstock.broker.broker import RunningBroker
 from penstock.metadata.durability import eligible
 from penstock.metadata.facts import GROUP_TOPIC
 from penstock.metadata.image import ClusterImage, Topic
+from penstock.metadata.keys import topic_id_text
 from penstock.replication.partition import Partition
 from penstock.sim.cluster.compacted_ledger import CompactedLedger
 from penstock.sim.cluster.extras import NO_LIMIT, Extras
@@ -218,8 +219,11 @@ class Watching:
             ledger.start_max = start
 
     def _has_begun_deletion(self, node: SimNode, partition: Partition, ledger: Ledger) -> bool:
+        """Whether this node led when it was asked to delete what lies before the start, perhaps in an earlier
+        process."""
         place = (partition.topic_id, partition.name.partition)
-        has_led = any(self.leads(node.id, place, epoch) for epoch in range(partition.leader_epoch))
+        leaders = (self._leaders.get((place, epoch)) for epoch in range(partition.leader_epoch + 1))
+        has_led = any(leader is not None and leader.host == node.host for leader in leaders)
         return has_led and partition.log.log_start_offset <= ledger.asked_start
 
     def _may_expire(self, node: SimNode, partition: Partition, ledger: Ledger) -> bool:
@@ -234,7 +238,8 @@ class Watching:
     def _check_in_sync(self, node: SimNode, partition: Partition, ledger: Ledger) -> None:
         """Opened, or cut: who may be elected still has everything that was ever shown."""
         end = partition.log.log_end_offset
-        if end < ledger.end and not node.has_lost_disk and node.id in self._who_has_all(partition):
+        is_known = node.has_lost_disk or _is_missed(node, partition)
+        if end < ledger.end and not is_known and node.id in self._who_has_all(partition):
             raise Violation(f"{partition.name}: {node} may lead and ends at {end}; {ledger.end} was shown")
 
     def _check_producers(self, node: SimNode, partition: Partition) -> None:
@@ -260,3 +265,12 @@ class Watching:
 
 def _span(partition: Partition) -> Span:
     return Span(partition.log.log_start_offset, partition.log.log_end_offset)
+
+
+def _is_missed(node: SimNode, partition: Partition) -> bool:
+    """Whether the process found at its start that its copy is damaged or gone. It tells the cluster so before
+    it is admitted."""
+    if node.serving is None:
+        return False
+    missing = node.serving.storage.partitions.lost.get(topic_id_text(partition.topic_id), ())
+    return partition.name.partition in missing
