@@ -77,6 +77,17 @@ def noted_starts(folder: Path, now: Position) -> Position:
         return from_document(_read(note)) if note.exists() else {}
 
 
+def last_offset(folder: Path) -> dict[str, Any] | None:
+    """How far the first source of the query was planned to be read. None if there was no batch."""
+    batches = [int(path.name) for path in (folder / "offsets").glob("*") if path.name.isdecimal()]
+    if not batches:
+        return None
+    # A line with the version of the file, one with settings of the query, then one for each source.
+    lines = (folder / "offsets" / str(max(batches))).read_text(encoding="utf-8").splitlines()
+    found: dict[str, Any] = json.loads(lines[2])
+    return found
+
+
 @contextmanager
 def _refusals_told(folder: Path) -> Iterator[None]:
     try:
