@@ -22,6 +22,7 @@ from penstock.types import NO_TOPIC_ID, TopicId
 
 NOTE: Final = "penstock.json"
 STARTS: Final = "penstock-starts.json"
+PIPELINE: Final = "pipeline"
 IDS: Final = "topic_ids"
 TOPICS: Final = "topics"
 NO_IDS: Final[Mapping[str, TopicId]] = {}
@@ -122,6 +123,11 @@ def _read(note: Path) -> dict[str, Any]:
 
 def _compare(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, str]) -> None:
     for name, value in wanted.items():
+        if name not in found and name != PIPELINE and found.get(PIPELINE) == wanted.get(PIPELINE):
+            raise CommandFailed(
+                f"the checkpoint {folder} is of an earlier version of Penstock, which did not note {name}: "
+                "finish what was begun with that version, or give a folder that is not there yet"
+            )
         if _in_any_order(name, found.get(name)) != _in_any_order(name, value):
             raise CommandFailed(
                 f"the checkpoint {folder} was made for {name} {found.get(name)}, not for {name} {value}: "
