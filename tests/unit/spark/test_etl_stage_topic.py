@@ -8,9 +8,9 @@ import pytest
 
 from penstock.protocol.messages.list_offsets import LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse
 from penstock.spark import source
-from penstock.spark.access import ClientSettings
 from penstock.spark.pipelines.etl.stage_sink import Dead
 from penstock.spark.pipelines.etl.stage_topic import StageTopic
+from penstock.spark.pool import ClientSettings
 from penstock.spark.source import BatchReader, RangePartition, schema_of
 from penstock.wire.cluster import EARLIEST, ClusterClient
 from tests.unit.wire.fake_cluster import ORDERS, OTHER, FakeCluster, client_of, offsets_answer

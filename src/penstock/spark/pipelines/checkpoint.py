@@ -10,7 +10,7 @@ first batch that is run again after a crash.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +33,16 @@ def is_new(folder: Path) -> bool:
     return not (folder / "metadata").exists()
 
 
+def make_folder(folder: Path) -> None:
+    """Unless it is there. Refuses what cannot be a checkpoint of ours."""
+    if folder.exists() and not folder.is_dir():
+        raise CommandFailed(f"the checkpoint {folder} is a file: name a folder")
+    if not (folder / NOTE).exists():
+        _check_unclaimed(folder)
+    with _refusals_told(folder):
+        disk.make_folder(folder)
+
+
 def claim(
     folder: Path,
     wanted: Mapping[str, str],
@@ -45,12 +55,9 @@ def claim(
     `ids` are those of the topics that are read; `instead` is what to give for a topic that was made anew.
     """
     note, known = folder / NOTE, _known({topic: each.hex() for topic, each in ids.items()})
-    if folder.exists() and not folder.is_dir():
-        raise CommandFailed(f"the checkpoint {folder} is a file: name a folder")
+    make_folder(folder)
     if not note.exists():
-        _check_unclaimed(folder)
         with _refusals_told(folder):
-            disk.make_folder(folder)
             disk.create_once(note, _document(wanted, known))
     found = _read(note)
     _compare(folder, found, wanted)
@@ -63,19 +70,36 @@ def claim(
         )
     if noted | known != noted:  # the brokers know ids only now, or nothing was read yet
         with _refusals_told(folder):
+            _forget_starts(folder, changed)
             disk.replace(note, _document(wanted, noted | known))
 
 
 def noted_starts(folder: Path, now: Position) -> Position:
     """Where topics began when a query was first started from this checkpoint; `now` is where they begin.
 
-    Empty for a checkpoint that was used before there was such a note.
+    A start that came to nothing counts: it may have been the first that somebody relied on. Empty for a
+    checkpoint that was used before there was such a note.
     """
-    note = folder / STARTS
+    noted = _starts(folder)
+    if not is_new(folder):
+        return noted
+    first = dict(now) | {each: min(offset, now.get(each, offset)) for each, offset in noted.items()}
     with _refusals_told(folder):
-        if is_new(folder):
-            disk.replace(note, json.dumps(to_document(now)).encode())
-        return from_document(_read(note)) if note.exists() else {}
+        disk.replace(folder / STARTS, json.dumps(to_document(first)).encode())
+    return first
+
+
+def _starts(folder: Path) -> Position:
+    note = folder / STARTS
+    return from_document(_read(note)) if note.exists() else {}
+
+
+def _forget_starts(folder: Path, topics: Sequence[str]) -> None:
+    """Of topics that were made anew, before anything of them was read."""
+    noted = _starts(folder)
+    kept = {each: offset for each, offset in noted.items() if each.topic not in topics}
+    if kept != noted:
+        disk.replace(folder / STARTS, json.dumps(to_document(kept)).encode())
 
 
 def last_offset(folder: Path) -> dict[str, Any] | None:
