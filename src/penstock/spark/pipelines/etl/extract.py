@@ -81,7 +81,8 @@ def source_notes(source: FromDatabase) -> list[str]:
             return cautions
     return [
         f"rows of {source.table} with the largest {source.column} are read when there is a larger one: more "
-        "rows with the same value may come. If a value never comes twice, say so in [extract]: unique = true",
+        "rows with the same value may come. If none ever does, say so in [extract]: unique = true; "
+        "in PostgreSQL you can also say for how many seconds they come: same_value_s",
         *cautions,
     ]
 
