@@ -15,6 +15,7 @@ from penstock.protocol.compression import Codec
 from penstock.spark.pipelines.alone import alone
 from penstock.spark.pipelines.detect.rules import Kind, Rule, Rules, Stream, read_rules
 from penstock.spark.pipelines.detect.run import DetectReport, DetectSettings, check, detect
+from penstock.spark.pipelines.detect.state import Alert, alert_id
 from penstock.spark.pipelines.running import Stop
 from penstock.spark.records.encode import encode
 from penstock.testing import Broker
@@ -127,11 +128,25 @@ def test_what_is_remembered_survives_a_restart(
     (alert,) = alerts(spark, running, "detect-restart")
     assert (alert["rule"], alert["key"]) == ("fast", "a")
     assert [each["offset"] for each in alert["evidence"]] == [0, 2, 3]
+    assert alert["id"] == id_of(alert, "detect-restart", running)
     forget_after(wanted.checkpoint, last=1)
     again = detected(spark, wanted)
     assert (again.rows, again.alerts, again.lag) == (1, {"fast": 1, "much": 0}, 0)
     ids = [found.headers["penstock-alert-id"] for found in records(spark, running, "detect-restart-alerts")]
     assert ids == [alert["id"]] * 2, "written again, and known by its id"
+
+
+def id_of(alert: dict[str, Any], topic: str, running: Broker) -> str:
+    """The id that an alert of this topic must have, whatever other topics give alerts to the same one."""
+    with client_of(running) as client:
+        topic_id = client.topic(topic).id
+    evidence = tuple(
+        (int(datetime.fromisoformat(each["time"]).timestamp() * 1000), each["partition"], each["offset"])
+        for each in alert["evidence"]
+    )
+    within = alert_id(alert["rule"], alert["key"], evidence, alert["count"])
+    made = Alert(within, alert["rule"], "count", alert["key"], 0, 0, alert["count"], 0.0, evidence)
+    return made.of_topic(topic, topic_id).id
 
 
 def forget_after(checkpoint: Path, *, last: int) -> None:

@@ -48,7 +48,8 @@ _WRITE_BYTES: Final = 1_000_000
 
 ISOLATION_OPTION: Final = "kafka.isolation.level"
 READ_COMMITTED: Final = "read_committed"
-ISOLATION_LEVELS: Final = {READ_COMMITTED: True, "read_uncommitted": False}
+READ_UNCOMMITTED: Final = "read_uncommitted"
+ISOLATION_LEVELS: Final = {READ_COMMITTED: True, READ_UNCOMMITTED: False}
 
 
 class Topics(NamedTuple):

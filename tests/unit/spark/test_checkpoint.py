@@ -8,8 +8,8 @@ import pytest
 from penstock.errors import CommandFailed
 from penstock.spark.lake.description import check_checkpoint
 from penstock.spark.pipelines.archive import ArchiveSettings
-from penstock.spark.pipelines.checkpoint import claim
-from penstock.types import NO_TOPIC_ID, TopicId
+from penstock.spark.pipelines.checkpoint import claim, noted_starts
+from penstock.types import NO_TOPIC_ID, TopicId, TopicPartition
 
 OLD, NEW = TopicId(b"a" * 16), TopicId(b"b" * 16)
 WANTED = {"pipeline": "archive", "topics": "orders"}
@@ -54,6 +54,24 @@ def test_a_note_that_no_id_was_known_is_as_good_as_none(tmp_path: Path) -> None:
     (tmp_path / "penstock.json").write_text(json.dumps(note))
     started(tmp_path)
     claim(tmp_path, WANTED, {"orders": OLD})
+
+
+def test_where_a_topic_began_at_the_first_start_is_not_forgotten_at_the_second(tmp_path: Path) -> None:
+    """Neither start has read anything, and retention goes on between them."""
+    first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    claim(tmp_path, WANTED, {"orders": OLD})
+    assert noted_starts(tmp_path, {first: 5}) == {first: 5}
+    assert noted_starts(tmp_path, {first: 9, second: 3}) == {first: 5, second: 3}
+    started(tmp_path)
+    assert noted_starts(tmp_path, {first: 12, second: 12}) == {first: 5, second: 3}
+
+
+def test_where_a_topic_began_is_forgotten_with_the_topic(tmp_path: Path) -> None:
+    orders, clicks = TopicPartition("orders", 0), TopicPartition("clicks", 0)
+    claim(tmp_path, WANTED, {"orders": OLD, "clicks": OLD})
+    noted_starts(tmp_path, {orders: 5, clicks: 5})
+    claim(tmp_path, WANTED, {"orders": NEW, "clicks": OLD})
+    assert noted_starts(tmp_path, {orders: 9, clicks: 9}) == {orders: 9, clicks: 5}
 
 
 def test_topics_are_the_same_in_any_order(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines.etl import database_source
-from penstock.spark.pipelines.etl.database_source import DatabaseReader, with_letters
+from penstock.spark.pipelines.etl.database import Newest, connect
+from penstock.spark.pipelines.etl.database_source import DatabaseReader, Growing, options_of, with_letters
+from penstock.spark.pipelines.etl.extract import held_back, source_notes
 from penstock.spark.pipelines.etl.rows import columns_of
-from penstock.spark.pipelines.etl.settling import SAME_TIME_S
+from penstock.spark.pipelines.etl.spec import FromDatabase
 from tests.spark.postgres_server import postgres_server
 from tests.spark.topics import eventually
 
@@ -29,31 +33,59 @@ def url() -> Iterator[str]:
         yield address
 
 
+class Clock:
+    """Real time, that can be moved ahead."""
+
+    def __init__(self) -> None:
+        self._ahead_s = 0.0
+
+    def move(self, seconds: float) -> None:
+        self._ahead_s += seconds
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._ahead_s
+
+    def sleep(self, seconds: float) -> None:
+        self.move(seconds)
+
+
 @pytest.fixture
-def streams() -> Iterator["Streams"]:
-    made = Streams()
+def streams(monkeypatch: pytest.MonkeyPatch) -> Iterator["Streams"]:
+    clock = Clock()
+    monkeypatch.setattr(database_source, "time", clock)
+    made = Streams(clock)
     yield made
     for stream in made.all:
         stream.reader.stop()
 
 
 class Streams:
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.all: list[Stream] = []
 
     def __call__(
-        self, url: str, table: str, column: str, *, rows_max: int = 100, unique: str = ""
+        self,
+        url: str,
+        table: str,
+        column: str,
+        *,
+        rows_max: int = 100,
+        is_unique: bool = False,
+        same_value_s: float | None = None,
     ) -> "Stream":
-        self.all.append(Stream(url, table, column, rows_max, unique))
+        growing = Growing(table, column, is_unique, same_value_s)
+        self.all.append(Stream(url, growing, rows_max, self._clock))
         return self.all[-1]
 
 
 class Stream:
     """A streaming query over one table, as Spark's micro-batches drive it."""
 
-    def __init__(self, url: str, table: str, column: str, rows_max: int, unique: str) -> None:
-        options = {"url": url, "table": table, "column": column, "rowsPerBatch": str(rows_max)}
-        options |= {"deadTopic": "dead", **({"unique": unique} if unique else {})}
+    def __init__(self, url: str, growing: Growing, rows_max: int, clock: Clock) -> None:
+        options = options_of(url, growing) | {"rowsPerBatch": str(rows_max), "deadTopic": "dead"}
+        self.url = url
+        self._clock = clock
         self.reader = DatabaseReader(options, with_letters(columns_of("name string")))
         self.position: dict[str, Any] = self.reader.initialOffset()
         self.names: list[str] = []
@@ -79,11 +111,11 @@ class Stream:
         assert sorted(self.names) == sorted(names)
 
     def read_for(self, seconds: float) -> None:
-        """Long enough that what was seen at the beginning counts, if nothing holds it back."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            self.batch()
-            time.sleep(0.05)
+        """Reads now, when the time has passed, and once more: what was seen before it is waited for."""
+        self.batch()
+        self._clock.move(seconds)
+        self.batch()
+        self.batch()
 
 
 def made(url: str, ddl: str) -> None:
@@ -118,7 +150,8 @@ def test_a_time_taken_by_a_transaction_that_writes_late_is_not_missed(url: str, 
     with psycopg.connect(url) as slow:
         slow.execute("select 1")
         put(url, "insert into timed (name) values ('quick')")
-        stream.read_for(SAME_TIME_S + 0.5)
+        put(url, "insert into timed (name) values ('newest')")
+        stream.read_for(3600)
         assert stream.names == []
         slow.execute("insert into timed (name) values ('slow')")
         slow.commit()
@@ -161,15 +194,42 @@ def test_transactions_of_other_roles_hold_back_and_of_other_databases_not(url: s
         stream.read_until(["slow", "quick"])
 
 
-def test_a_row_that_comes_later_with_the_same_time_is_not_missed(url: str, streams: Streams) -> None:
+def test_where_a_value_comes_for_so_long_only_the_newest_is_read_after_that(
+    url: str, streams: Streams
+) -> None:
     made(url, "create table seconds (at timestamp(0), name text)")
-    stream = streams(url, "seconds", "at")
+    stream = streams(url, "seconds", "at", same_value_s=2)
     put(url, "insert into seconds values ('2020-01-01', 'first')")
-    stream.batch()
+    stream.read_for(1.5)
+    assert stream.names == []
     put(url, "insert into seconds values ('2020-01-01', 'second')")
-    stream.read_until(["first", "second"])
+    stream.read_for(1.5)
+    assert sorted(stream.names) == ["first", "second"]
     put(url, "insert into seconds values ('2020-01-02', 'third')")
-    stream.read_until(["first", "second", "third"])
+    stream.read_for(2)
+    assert sorted(stream.names) == ["first", "second", "third"]
+
+
+def test_a_transaction_that_is_open_when_a_value_has_come_for_so_long_is_waited_for(
+    url: str, streams: Streams
+) -> None:
+    made(url, "create table stamped (at timestamp(0), name text)")
+    stream = streams(url, "stamped", "at", same_value_s=2)
+    put(url, "insert into stamped values ('2020-01-01', 'quick')")
+    stream.batch()
+    with psycopg.connect(url) as slow:
+        slow.execute("insert into stamped values ('2020-01-01', 'slow')")
+        stream.read_for(60)
+        assert stream.names == []
+    stream.read_until(["quick", "slow"])
+
+
+def test_a_bounded_run_waits_as_long_as_a_value_comes(url: str, streams: Streams) -> None:
+    made(url, "create table waited (at timestamp(0), name text)")
+    put(url, "insert into waited values ('2020-01-01', 'only')")
+    stream = streams(url, "waited", "at", same_value_s=90)
+    stream.reader.prepareForTriggerAvailableNow()
+    assert stream.batch() == 1
 
 
 @pytest.mark.parametrize("kind", ["date", "int"])
@@ -180,14 +240,94 @@ def test_the_largest_of_values_that_repeat_waits_for_a_larger_one(
     made(url, f"create table days_{kind} (at {kind}, name text)")
     stream = streams(url, f"days_{kind}", "at")
     put(url, f"insert into days_{kind} values (%s, 'first')", values[0])
-    stream.read_for(SAME_TIME_S + 0.5)
+    stream.read_for(3600)
     assert stream.names == []
     put(url, f"insert into days_{kind} values (%s, 'second')", values[0])
     put(url, f"insert into days_{kind} values (%s, 'third')", values[1])
     stream.read_until(["first", "second"])
     # A view has no index; whoever knows that its numbers are unique says so.
     put(url, f"create view days_{kind}_view as select * from days_{kind}")
-    assert streams(url, f"days_{kind}_view", "at", unique="true").batch() == 3
+    assert streams(url, f"days_{kind}_view", "at", is_unique=True).batch() == 3
+
+
+class Shop:
+    """A file of SQLite with one table."""
+
+    def __init__(self, folder: Path, ddl: str) -> None:
+        self._path = folder / "shop.db"
+        self.url = f"sqlite:///{self._path}"
+        self.run(ddl)
+
+    def run(self, statement: str, *values: Any) -> None:
+        with sqlite3.connect(self._path) as database:
+            database.execute(statement, values)
+        database.close()
+
+    def open(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, isolation_level=None)
+
+
+def test_of_sqlite_a_row_that_is_committed_seconds_later_is_not_missed(
+    tmp_path: Path, streams: Streams
+) -> None:
+    """SQLite does not tell that a transaction is open."""
+    shop = Shop(tmp_path, "create table orders (at text default current_timestamp, name text)")
+    stream = streams(shop.url, "orders", "at")
+    shop.run("insert into orders values ('2020-01-01 00:00:00', 'quick')")
+    stream.batch()
+    with closing(shop.open()) as slow:
+        slow.execute("begin immediate")
+        slow.execute("insert into orders values ('2020-01-01 00:00:00', 'slow')")
+        stream.read_for(2.5)
+        slow.execute("commit")
+    shop.run("insert into orders values ('2020-01-01 00:00:03', 'next')")
+    stream.read_until(["quick", "slow"])
+
+
+def test_of_sqlite_a_number_that_is_given_again_is_not_missed(tmp_path: Path, streams: Streams) -> None:
+    shop = Shop(tmp_path, "create table orders (id integer primary key, name text)")
+    stream = streams(shop.url, "orders", "id")
+    shop.run("insert into orders (name) values ('a'), ('b')")
+    stream.read_for(0.1)
+    shop.run("delete from orders where name = 'b'")
+    shop.run("insert into orders (name) values ('c')")
+    shop.run("insert into orders (name) values ('d')")
+    stream.read_until(["a", "c"])
+
+
+def test_of_sqlite_numbers_that_are_never_given_again_are_read_at_once(
+    tmp_path: Path, streams: Streams
+) -> None:
+    shop = Shop(tmp_path, "create table orders (id integer primary key autoincrement, name text)")
+    stream = streams(shop.url, "orders", "id")
+    shop.run("insert into orders (name) values ('a'), ('b')")
+    stream.read_until(["a", "b"])
+    shop.run("delete from orders where name = 'b'")
+    shop.run("insert into orders (name) values ('c')")
+    stream.read_until(["a", "b", "c"])
+
+
+def test_of_sqlite_a_file_that_nobody_may_write_to_is_read(tmp_path: Path, streams: Streams) -> None:
+    shop = Shop(tmp_path, "create table orders (at datetime, name text)")
+    shop.run("insert into orders values ('2020-01-01 00:00:00', 'a'), ('2020-01-01 00:00:01', 'b')")
+    (tmp_path / "shop.db").chmod(0o444)
+    streams(shop.url, "orders", "at").read_until(["a"])
+
+
+def test_a_row_with_the_minute_of_another_is_not_missed_however_late_it_comes(
+    url: str, tmp_path: Path, streams: Streams
+) -> None:
+    ddl = "create table minutes (at timestamp, name text)"
+    made(url, ddl)
+    shop = Shop(tmp_path, ddl)
+    for stream in (streams(url, "minutes", "at"), streams(shop.url, "minutes", "at")):
+        insert = shop.run if stream.url == shop.url else partial(put, url)
+        insert("insert into minutes values ('2020-01-01 12:00:00', 'first')")
+        stream.read_for(2.6)
+        insert("insert into minutes values ('2020-01-01 12:00:00', 'second')")
+        stream.read_for(2.6)
+        insert("insert into minutes values ('2020-01-01 12:01:00', 'third')")
+        stream.read_until(["first", "second"])
 
 
 def test_of_sqlite_a_row_of_the_same_second_is_not_missed(tmp_path: Path, streams: Streams) -> None:
@@ -206,6 +346,7 @@ def test_of_sqlite_a_row_of_the_same_second_is_not_missed(tmp_path: Path, stream
     insert("first", "2020-01-01 00:00:00")
     stream.batch()
     insert("second", "2020-01-01 00:00:00")
+    insert("third", "2020-01-01 00:00:01")
     stream.read_until(["first", "second"])
     versions = streams(url, "versions", "version")
     versions.read_until(["a"])
@@ -272,3 +413,62 @@ def test_a_bounded_run_tells_of_a_transaction_that_does_not_end(
         slow.execute("select 1")
         with pytest.raises(CommandFailed, match=r"held: .* open for .* pg_stat_activity"):
             streams(url, "held", "id").reader.prepareForTriggerAvailableNow()
+
+
+def test_a_bounded_run_ends_without_the_newest_rows_and_they_are_counted(
+    url: str, tmp_path: Path, streams: Streams
+) -> None:
+    ddl = "create table counted (at timestamp, name text)"
+    made(url, ddl)
+    shop = Shop(tmp_path, ddl)
+    for place, insert in ((url, partial(put, url)), (shop.url, shop.run)):
+        source = FromDatabase(place, "counted", "at", None)
+        assert held_back(source, None) is None
+        insert("insert into counted values ('2020-01-01', 'a'), ('2020-01-02', 'b'), ('2020-01-02', 'c')")
+        stream = streams(place, "counted", "at")
+        stream.reader.prepareForTriggerAvailableNow()
+        assert (stream.batch(), stream.batch(), stream.names) == (1, 0, ["a"])
+        largest = "2020-01-02 00:00:00" if place == url else "2020-01-02"
+        assert held_back(source, stream.position["after"]) == Newest(2, largest)
+        assert held_back(source, largest) is None
+        assert held_back(source._replace(is_unique=True), None) is None
+
+
+@pytest.mark.parametrize(
+    ("ddl", "is_unique"),
+    [
+        ("id integer primary key autoincrement", True),
+        ("id INTEGER PRIMARY KEY /* not */ AutoIncrement", True),
+        ("id integer primary key", False),
+        ("id integer primary key -- autoincrement\n", False),
+        ("id integer primary key, [autoincrement] text", False),
+        ("id integer primary key, a text default 'it''s autoincrement'", False),
+        ("id integer unique", False),
+        ("id text primary key", False),
+        ("other integer primary key autoincrement, id integer", False),
+    ],
+)
+def test_of_sqlite_only_numbers_that_are_never_given_again_are_unique(
+    tmp_path: Path, ddl: str, is_unique: bool
+) -> None:
+    shop = Shop(tmp_path, f"create table orders ({ddl})")
+    with closing(connect(shop.url)) as database:
+        assert database.is_unique("orders", "id") is is_unique
+
+
+def test_whoever_reads_a_table_is_told_what_waits_and_what_can_be_missed(url: str, tmp_path: Path) -> None:
+    made(url, "create table told (id bigint primary key, at timestamptz, here timestamp)")
+    shop = Shop(tmp_path, "create table told (id integer primary key, name text)")
+    shop.run("create table counting (id integer primary key autoincrement)")
+    told = FromDatabase(url, "told", "id", None)
+    assert source_notes(told) == []
+    (waits,) = source_notes(told._replace(column="at"))
+    assert waits.startswith("rows of told with the largest at are read when there is a larger one")
+    _, hour = source_notes(told._replace(column="here"))
+    assert "here of told is a timestamp without time zone" in hour
+    assert source_notes(told._replace(column="at", same_value_s=2.0)) == []
+    numbers = FromDatabase(shop.url, "told", "id", None)
+    _, again = source_notes(numbers)
+    assert "SQLite gives the number of a deleted row of told again" in again
+    assert source_notes(numbers._replace(is_unique=True)) == []
+    assert source_notes(numbers._replace(table="counting")) == []

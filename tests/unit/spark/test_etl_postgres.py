@@ -16,7 +16,6 @@ from penstock.spark.pipelines.etl import postgres
 from penstock.spark.pipelines.etl.database import Range, connect
 from penstock.spark.pipelines.etl.postgres import Refused, StagedRow, Target
 from penstock.spark.pipelines.etl.rows import columns_of
-from penstock.spark.pipelines.etl.settling import Repeats
 from tests.spark.postgres_server import postgres_server
 from tests.spark.topics import eventually
 
@@ -493,8 +492,8 @@ def test_a_table_of_postgresql_is_read_in_ranges(url: str) -> None:
         "string",
     ]
     after, seen = None, []
-    assert database.repeats("ranges", "at") is Repeats.SAME_TIME
-    until = database.look("ranges", "at", Repeats.SAME_TIME).end
+    assert not database.is_unique("ranges", "at")
+    until = database.look("ranges", "at", below_largest=False).end
     assert until is not None
     while (end := database.range_end("ranges", "at", Range(after, until), 4)) is not None:
         chunks = database.rows("ranges", ["n", "j"], "at", Range(after, end))

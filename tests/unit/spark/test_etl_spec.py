@@ -72,6 +72,36 @@ def test_a_small_file_says_all_that_is_needed(tmp_path: Path) -> None:
     assert spec.query_name("load") == "shop-load"
 
 
+def test_how_long_a_value_comes_can_be_said_of_postgresql(tmp_path: Path) -> None:
+    text = """
+name = "shop"
+[extract]
+from = "database"
+url = "URL"
+table = "orders"
+column = "at"
+LINE
+[load]
+to = "topic"
+topic = "clean"
+"""
+
+    def written(line: str, url: str = "postgresql://db/shop") -> str:
+        return text.replace("URL", url).replace("LINE", line)
+
+    found = spec_of(tmp_path, written("same_value_s = 2")).extract
+    assert isinstance(found, FromDatabase)
+    assert found.same_value_s == 2.0
+    for wrong in ("0", "-1", "3601"):
+        assert f"same_value_s: is {wrong} and must be more than 0 and at most 3600" in refusal(
+            tmp_path, written(f"same_value_s = {wrong}")
+        )
+    both = refusal(tmp_path, written("same_value_s = 2\nunique = true"))
+    assert "same_value_s: says that values come again, and unique that they do not" in both
+    sqlite = refusal(tmp_path, written("same_value_s = 2", "sqlite:///shop.db"))
+    assert "SQLite does not tell: leave it out" in sqlite
+
+
 def test_every_end_of_an_etl_can_be_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "word")
     (tmp_path / "functions.py").touch()

@@ -11,7 +11,6 @@ from penstock.spark.payload.dead_letters import COLUMN
 from penstock.spark.pipelines.etl.database import Range, connect
 from penstock.spark.pipelines.etl.database_source import batch_of, with_letters
 from penstock.spark.pipelines.etl.rows import columns_of
-from penstock.spark.pipelines.etl.settling import Repeats
 
 
 @pytest.fixture
@@ -30,8 +29,8 @@ def test_ranges_are_as_large_as_asked_and_numbers_are_ordered_as_numbers(url: st
     database = connect(url)
     assert [field.type for field in database.fields("orders")] == ["bigint", "string", "double", "binary"]
     after, seen = None, []
-    assert database.repeats("orders", "id") is Repeats.NEVER
-    look = database.look("orders", "id", Repeats.NEVER)
+    assert database.look("orders", "id", below_largest=True).end == "11"
+    look = database.look("orders", "id", below_largest=False)
     assert look.end == "12"
     while (end := database.range_end("orders", "id", Range(after, look.end), 5)) is not None:
         seen.append(
@@ -48,9 +47,9 @@ def test_what_is_not_there_is_named(url: str, tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="there is no table nothing"):
         database.fields("nothing")
     with pytest.raises(CommandFailed, match="the column x of orders has no type to be ordered by"):
-        database.repeats("orders", "x")
+        database.is_unique("orders", "x")
     with pytest.raises(CommandFailed, match="has no column y; it has id, the name, price, x"):
-        database.repeats("orders", "y")
+        database.is_unique("orders", "y")
     database.close()
     with pytest.raises(CommandFailed, match=r"cannot open the database sqlite:///.*unable to open"):
         connect(f"sqlite:///{tmp_path / 'nowhere.db'}")

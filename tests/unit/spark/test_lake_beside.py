@@ -10,7 +10,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 
-from penstock.spark.lake import disk
+from penstock.limits import DAY_MS
+from penstock.spark.lake import disk, iceberg_table
 from penstock.spark.lake.description import FORMATS, open_table
 from penstock.spark.lake.iceberg_table import IcebergLakeTable
 from penstock.spark.lake.partitioning import PartitionBy
@@ -209,3 +210,77 @@ def test_a_commit_that_fails_leaves_no_metadata(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(IcebergLakeTable, "_append", append)
     assert not table.commit(batch)
     assert outcomes == [True]
+
+
+OURS_TO_SET = (*iceberg_table.FEW_FILES, *iceberg_table.NO_RETRIES, iceberg_table.SNAPSHOT_AGE)
+
+
+def table_of_another_version(folder: Path) -> TestTable:
+    """A table whose maker has set none of the properties that we set today."""
+    table = table_of_three(folder, "iceberg")
+    with iceberg(table) as opened:
+        there = opened._table()
+        assert there is not None
+        with there.transaction() as change:
+            change.remove_properties(*dict.fromkeys(OURS_TO_SET))
+    return table
+
+
+def metadata_of(table: TestTable) -> tuple[str, dict[str, str]]:
+    """Where it is, and the properties in it, for somebody who does not go through our code."""
+    place = f"sqlite:///{table.folder}/_penstock/catalog.db"
+    catalog = SqlCatalog("penstock", uri=place)
+    try:
+        found = catalog.load_table(("lake", table.folder.name))
+        return found.metadata_location, found.properties
+    finally:
+        catalog.close()
+
+
+def test_whoever_reads_an_iceberg_table_writes_nothing(tmp_path: Path) -> None:
+    table = table_of_another_version(tmp_path / "orders")
+    before = metadata_of(table)
+    with open_table(table.folder) as opened:
+        assert opened.recorded("query").version == 2
+        assert opened.ends([ORDERS]) == {ORDERS: 30}
+        assert len(opened.files()) == 3
+    assert metadata_of(table) == before
+
+
+def test_a_table_that_says_no_age_of_snapshots_keeps_them_for_five_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iceberg_table, "EXPIRED_AT_ONCE", 1)
+    table = table_of_another_version(tmp_path / "orders")
+    real = iceberg_table._now_ms
+    for version, days, left in ((3, 4, 4), (4, 6, 1)):
+        monkeypatch.setattr(iceberg_table, "_now_ms", lambda days=days: real() + days * DAY_MS)
+        assert table.append(version, records(version * 10, version * 10 + 10))
+        assert len(snapshot_ids(table)) == left
+    assert iceberg_table.SNAPSHOT_AGE not in metadata_of(table)[1]
+    assert metadata_of(table)[1]["commit.retry.num-retries"] == "0"
+    assert table.offsets() == list(range(50))
+
+
+def test_a_table_that_is_made_keeps_snapshots_for_the_day_that_it_says(tmp_path: Path) -> None:
+    table = table_of_three(tmp_path / "orders", "iceberg")
+    assert metadata_of(table)[1][iceberg_table.SNAPSHOT_AGE] == str(DAY_MS)
+
+
+def test_batches_beside_each_other_write_to_a_table_of_another_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the table must say for writers is set by the one, while the other is about to."""
+    table = table_of_another_version(tmp_path / "orders")
+    real, outcomes = SqlCatalog._write_metadata, list[bool]()
+
+    def write(*arguments: Any, **options: Any) -> None:
+        if not outcomes:
+            outcomes.append(False)
+            outcomes[0] = table.append(3, records(30, 40), app="another")
+        real(*arguments, **options)
+
+    monkeypatch.setattr(SqlCatalog, "_write_metadata", staticmethod(write))
+    assert table.append(3, records(40, 50))
+    assert outcomes == [True]
+    assert table.offsets() == list(range(50))

@@ -81,7 +81,7 @@ def test_metadata_of_an_iceberg_table_stays_within_bounds(
 ) -> None:
     """Without --compact and without anybody who tidies up."""
     monkeypatch.setattr(iceberg_table, "EXPIRED_AT_ONCE", 20)
-    monkeypatch.setitem(iceberg_table.FEW_FILES, iceberg_table.SNAPSHOT_AGE, "0")
+    monkeypatch.setattr(iceberg_table, "SNAPSHOT_AGE_MS_NEW", 0)
     monkeypatch.setitem(iceberg_table.FEW_FILES, "commit.manifest.min-count-to-merge", "10")
     table = TestTable(tmp_path / "orders", "iceberg")
     opened = table.open()

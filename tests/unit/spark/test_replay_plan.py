@@ -1,14 +1,17 @@
 """Which offsets a slice takes, how fast slices follow, and what is kept of it."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import CorruptData
+from penstock.errors import CommandFailed, CorruptData
 from penstock.spark.lake.table import Span
+from penstock.spark.pipelines.checkpoint import claim
 from penstock.spark.pipelines.replay.plan import (
+    LAYOUT,
     SLICE_S,
     Bound,
     Held,
@@ -19,6 +22,7 @@ from penstock.spark.pipelines.replay.plan import (
     next_slice,
     record_of,
 )
+from penstock.spark.pipelines.replay.run import ReplaySettings
 from penstock.types import TopicPartition
 
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -96,10 +100,32 @@ def test_a_record_that_was_changed_is_refused() -> None:
     record = Record({FIRST: 5}, {FIRST: 9}, Times(), 5, 100, 1)
     document = record.document()
     assert record_of(document, "here") == record
-    changes: list[dict[str, object]] = [{"layout": 1}, {"next": {}}, {"rows": None}, {"times": None}]
+    changes: list[dict[str, object]] = [{"layout": "2"}, {"next": {}}, {"rows": None}, {"times": None}]
     for wrong in ({}, *({**document, **change} for change in changes)):
         with pytest.raises(CorruptData, match="here is not what was written there"):
             record_of(wrong, "here")
+
+
+def test_a_record_of_another_version_is_told_from_one_that_was_changed() -> None:
+    document = Record({FIRST: 5}, {FIRST: 9}).document()
+    earlier = r"here is of an earlier version of Penstock: finish .* with that version, or .* another --name"
+    with pytest.raises(CommandFailed, match=earlier):
+        record_of({"layout": 1, "next": {}, "ends": {}}, "here")
+    with pytest.raises(CommandFailed, match="here is of a later version of Penstock"):
+        record_of({**document, "layout": LAYOUT + 1}, "here")
+
+
+def test_a_replay_that_an_earlier_version_began_is_not_taken_for_another_replay(tmp_path: Path) -> None:
+    settings = ReplaySettings(tmp_path, "again", {}, checkpoint=tmp_path / "replay")
+    noted = {
+        name: said for name, said in settings.identity.items() if name not in ("partitions", "timestamps")
+    }
+    (tmp_path / "replay").mkdir()
+    (tmp_path / "replay" / "penstock.json").write_text(json.dumps(noted))
+    with pytest.raises(CommandFailed, match=r"replay is of an earlier version of Penstock.* finish .* that"):
+        claim(settings.checkpoint_folder, settings.identity)
+    with pytest.raises(CommandFailed, match="was made for to again, not for to elsewhere"):
+        claim(settings.checkpoint_folder, settings._replace(to="elsewhere").identity)
 
 
 def test_rests_keep_the_rate() -> None:

@@ -6,10 +6,12 @@ requires that those properties are still what was looked at. A requirement on th
 batch without rows changes properties alone.
 
 Rule 1: pyiceberg must not try a failed commit again by itself, for then nobody looks whether the batch came
-        meanwhile. The table says so in its properties, and `_table` insists on it.
+        meanwhile. The table says so in its properties, and `_for_writing` insists on it.
 Rule 2: what a table leaves on disk beside its rows is bounded. Old metadata files go with each commit, and
         snapshots that are older than the table's own property says go with every EXPIRED_AT_ONCE of them,
         together with the files that only they name. A commit that fails removes what it wrote.
+Rule 3: who reads a table writes nothing. How long snapshots are kept is said when a table is made, and never
+        of one that is there: the next commit would remove what its owner meant to keep.
 """
 
 import fcntl
@@ -55,14 +57,15 @@ SNAPSHOT_AGE: Final = "history.expire.max-snapshot-age-ms"
 SNAPSHOTS_MIN: Final = "history.expire.min-snapshots-to-keep"
 SNAPSHOT_AGE_MS: Final = 5 * DAY_MS
 """What Iceberg takes if a table does not say it."""
+SNAPSHOT_AGE_MS_NEW: Final = DAY_MS
+"""Of tables that are made here, and for their owners to change. Every metadata file lists every snapshot, so
+with a commit every few seconds the 5 days that Iceberg takes would be tens of megabytes for each commit."""
 FEW_FILES: Final = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
-    SNAPSHOT_AGE: str(DAY_MS),
 }
-"""Of tables that are made here, and for their owners to change. Every metadata file lists every snapshot, so
-with a commit every few seconds the 5 days that Iceberg takes would be tens of megabytes for each commit."""
+"""Of tables that are written to here, unless they say otherwise. No snapshot goes by these."""
 EXPIRED_AT_ONCE: Final = 50
 METRICS: Final = "write.metadata.metrics"
 DATA: Final = "data"
@@ -145,7 +148,7 @@ class IcebergLakeTable:
     def commit(self, batch: Batch) -> bool:
         check_written((self._folder / file.path, file) for file in batch.files)
         for _ in range(ATTEMPTS_MAX):
-            table = self._table() or self._create(batch.schema)
+            table = self._for_writing() or self._create(batch.schema)
             recorded = _recorded(table, batch.app)
             if holds(recorded, batch.version, batch.spans, _ends(table, batch.spans)):
                 return False
@@ -156,7 +159,10 @@ class IcebergLakeTable:
             if len(_expired(table, _now_ms() - _snapshot_age_ms(table))) >= EXPIRED_AT_ONCE:
                 self._without_old_snapshots(table, _now_ms() - _snapshot_age_ms(table))
             return True
-        raise CorruptData(f"the table in {self._folder} changes faster than it can be written")
+        raise self._too_fast()
+
+    def _too_fast(self) -> CorruptData:
+        return CorruptData(f"the table in {self._folder} changes faster than it can be written")
 
     def files(self) -> list[str]:
         table = self._table()
@@ -237,16 +243,22 @@ class IcebergLakeTable:
         if not self._catalog_file.exists():
             return None  # who only reads makes nothing
         try:
-            table = self._opened().load_table(self._name)
+            return self._opened().load_table(self._name)
         except NoSuchTableError:
             return None
-        wanted = {name: value for name, value in FEW_FILES.items() if name not in table.properties}
-        wanted |= {name: value for name, value in NO_RETRIES.items() if table.properties.get(name) != value}
-        if wanted:
-            with table.transaction() as change:
-                change.set_properties(wanted)
-            table = table.refresh()
-        return table
+
+    def _for_writing(self) -> Table | None:
+        """The table, after it says what commits need."""
+        for _ in range(ATTEMPTS_MAX):
+            table = self._table()
+            if table is None or not (wanted := _properties_to_set(table)):
+                return table
+            try:
+                with table.transaction() as change:
+                    change.set_properties(wanted)
+            except CommitFailedException:
+                continue  # somebody else committed, and may have set them
+        raise self._too_fast()
 
     def _create(self, schema: pa.Schema) -> Table:
         catalog = self._opened()
@@ -262,6 +274,7 @@ class IcebergLakeTable:
         properties = {
             **NO_RETRIES,
             **FEW_FILES,
+            SNAPSHOT_AGE: str(SNAPSHOT_AGE_MS_NEW),
             f"{METRICS}.default": "none",
             f"{METRICS}.column.{self._time_column}": "full",
         }
@@ -298,7 +311,7 @@ class IcebergLakeTable:
         Every batch that comes meanwhile is a conflict, and none concerns these files: it is tried again.
         """
         for _ in range(ATTEMPTS_MAX):
-            table = self._table()
+            table = self._for_writing()
             known = {} if table is None else {_path(each.file_path): each for each in _data_files(table)}
             if table is None or not known.keys() >= set(parts):
                 return False
@@ -334,6 +347,11 @@ def _data_files(table: Table) -> list[IcebergFile]:
 
 def _files_in(table: Table, manifest: ManifestFile) -> list[IcebergFile]:
     return [entry.data_file for entry in manifest.fetch_manifest_entry(table.io)]
+
+
+def _properties_to_set(table: Table) -> dict[str, str]:
+    wanted = {name: value for name, value in FEW_FILES.items() if name not in table.properties}
+    return wanted | {name: value for name, value in NO_RETRIES.items() if table.properties.get(name) != value}
 
 
 def _snapshot_age_ms(table: Table) -> int:

@@ -12,12 +12,14 @@ Rule 2: a table that holds records of a topic goes on with the checkpoint that w
 Rule 3: records that retention removed before they were archived stop the pipeline. Who goes on without them
         (`allow_loss`) is told how many, and so is the table. They count from where the topics began when the
         archive was first started.
-Rule 4: one run at a time. Two of one checkpoint could not both commit, but both would read everything.
+Rule 4: one run at a time. Two of one checkpoint could not both commit, but both would read everything, and
+        the second would note its own start as the first. So the lock is taken before anything is noted.
 """
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -37,10 +39,11 @@ from penstock.spark.offsets import Position, to_document
 from penstock.spark.options import ISOLATION_LEVELS, ISOLATION_OPTION, READ_COMMITTED
 from penstock.spark.pipelines import archive_tasks, report
 from penstock.spark.pipelines.alone import alone
-from penstock.spark.pipelines.checkpoint import claim, is_new, noted_starts
+from penstock.spark.pipelines.checkpoint import claim, is_new, make_folder, noted_starts
 from penstock.spark.pipelines.cluster import cluster, ids_of, partitions_of
 from penstock.spark.pipelines.progress import Progress, Step, lag
 from penstock.spark.pipelines.running import Stop, failures_told, loss_told, run
+from penstock.types import TopicId, TopicPartition
 from penstock.wire.cluster import EARLIEST, LATEST
 
 if TYPE_CHECKING:
@@ -156,6 +159,13 @@ def check(settings: ArchiveSettings) -> Position:
 
     Where the topics began when the archive was first started.
     """
+    with _claimed(settings) as starts:
+        return starts
+
+
+@contextmanager
+def _claimed(settings: ArchiveSettings) -> Iterator[Position]:
+    """Where the topics began when the archive was first started. No other run has the checkpoint by then."""
     with cluster(settings.access) as client:
         partitions = partitions_of(client, settings.topics)
         ids = ids_of(client, settings.topics)
@@ -168,6 +178,16 @@ def check(settings: ArchiveSettings) -> Position:
             "archived would be missing. Bring the table back, or begin anew with another --to and "
             "--checkpoint"
         )
+    make_folder(folder)
+    with alone(folder, "archive", "Wait for it, or end it"):
+        _claim(settings, partitions, ids)
+        yield noted_starts(folder, {partition: offset for partition, (offset, _) in firsts.items()})
+
+
+def _claim(
+    settings: ArchiveSettings, partitions: Sequence[TopicPartition], ids: Mapping[str, TopicId]
+) -> None:
+    folder = settings.checkpoint_folder
     make_table(settings.folder, settings.description)
     with open_table(settings.folder) as table:
         ends = table.ends(partitions)
@@ -180,13 +200,11 @@ def check(settings: ArchiveSettings) -> Position:
         )
     wanted = {"pipeline": "archive", "topics": ",".join(settings.topics), "table": str(settings.folder)}
     claim(folder, wanted, ids, instead="another --to (and another --checkpoint, if you gave one)")
-    return noted_starts(folder, {partition: offset for partition, (offset, _) in firsts.items()})
 
 
 def archive(spark: "SparkSession", settings: ArchiveSettings, stop: Stop, tell: Tell) -> ArchiveReport:
     """Until all is archived that was there at the start (`once`), or until a stop is asked for."""
-    starts = check(settings)
-    with alone(settings.checkpoint_folder, "archive", "Wait for it, or end it"):
+    with _claimed(settings) as starts:
         return _archived(spark, settings, starts, stop, tell)
 
 

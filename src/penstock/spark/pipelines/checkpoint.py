@@ -10,7 +10,7 @@ first batch that is run again after a crash.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from penstock.types import NO_TOPIC_ID, TopicId
 
 NOTE: Final = "penstock.json"
 STARTS: Final = "penstock-starts.json"
+PIPELINE: Final = "pipeline"
 IDS: Final = "topic_ids"
 TOPICS: Final = "topics"
 NO_IDS: Final[Mapping[str, TopicId]] = {}
@@ -30,6 +31,16 @@ NO_IDS: Final[Mapping[str, TopicId]] = {}
 def is_new(folder: Path) -> bool:
     """Whether no query was started from it."""
     return not (folder / "metadata").exists()
+
+
+def make_folder(folder: Path) -> None:
+    """Unless it is there. Refuses what cannot be a checkpoint of ours."""
+    if folder.exists() and not folder.is_dir():
+        raise CommandFailed(f"the checkpoint {folder} is a file: name a folder")
+    if not (folder / NOTE).exists():
+        _check_unclaimed(folder)
+    with _refusals_told(folder):
+        disk.make_folder(folder)
 
 
 def claim(
@@ -44,12 +55,9 @@ def claim(
     `ids` are those of the topics that are read; `instead` is what to give for a topic that was made anew.
     """
     note, known = folder / NOTE, _known({topic: each.hex() for topic, each in ids.items()})
-    if folder.exists() and not folder.is_dir():
-        raise CommandFailed(f"the checkpoint {folder} is a file: name a folder")
+    make_folder(folder)
     if not note.exists():
-        _check_unclaimed(folder)
         with _refusals_told(folder):
-            disk.make_folder(folder)
             disk.create_once(note, _document(wanted, known))
     found = _read(note)
     _compare(folder, found, wanted)
@@ -62,19 +70,47 @@ def claim(
         )
     if noted | known != noted:  # the brokers know ids only now, or nothing was read yet
         with _refusals_told(folder):
+            _forget_starts(folder, changed)
             disk.replace(note, _document(wanted, noted | known))
 
 
 def noted_starts(folder: Path, now: Position) -> Position:
     """Where topics began when a query was first started from this checkpoint; `now` is where they begin.
 
-    Empty for a checkpoint that was used before there was such a note.
+    A start that came to nothing counts: it may have been the first that somebody relied on. Empty for a
+    checkpoint that was used before there was such a note.
     """
-    note = folder / STARTS
+    noted = _starts(folder)
+    if not is_new(folder):
+        return noted
+    first = dict(now) | {each: min(offset, now.get(each, offset)) for each, offset in noted.items()}
     with _refusals_told(folder):
-        if is_new(folder):
-            disk.replace(note, json.dumps(to_document(now)).encode())
-        return from_document(_read(note)) if note.exists() else {}
+        disk.replace(folder / STARTS, json.dumps(to_document(first)).encode())
+    return first
+
+
+def _starts(folder: Path) -> Position:
+    note = folder / STARTS
+    return from_document(_read(note)) if note.exists() else {}
+
+
+def _forget_starts(folder: Path, topics: Sequence[str]) -> None:
+    """Of topics that were made anew, before anything of them was read."""
+    noted = _starts(folder)
+    kept = {each: offset for each, offset in noted.items() if each.topic not in topics}
+    if kept != noted:
+        disk.replace(folder / STARTS, json.dumps(to_document(kept)).encode())
+
+
+def last_offset(folder: Path) -> dict[str, Any] | None:
+    """How far the first source of the query was planned to be read. None if there was no batch."""
+    batches = [int(path.name) for path in (folder / "offsets").glob("*") if path.name.isdecimal()]
+    if not batches:
+        return None
+    # A line with the version of the file, one with settings of the query, then one for each source.
+    lines = (folder / "offsets" / str(max(batches))).read_text(encoding="utf-8").splitlines()
+    found: dict[str, Any] = json.loads(lines[2])
+    return found
 
 
 @contextmanager
@@ -111,6 +147,11 @@ def _read(note: Path) -> dict[str, Any]:
 
 def _compare(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, str]) -> None:
     for name, value in wanted.items():
+        if name not in found and name != PIPELINE and found.get(PIPELINE) == wanted.get(PIPELINE):
+            raise CommandFailed(
+                f"the checkpoint {folder} is of an earlier version of Penstock, which did not note {name}: "
+                "finish what was begun with that version, or give a folder that is not there yet"
+            )
         if _in_any_order(name, found.get(name)) != _in_any_order(name, value):
             raise CommandFailed(
                 f"the checkpoint {folder} was made for {name} {found.get(name)}, not for {name} {value}: "

@@ -27,8 +27,8 @@ from penstock.errors import CommandFailed, ConfigError
 from penstock.spark.options import ISOLATION_LEVELS, ISOLATION_OPTION
 from penstock.spark.pipelines import report
 from penstock.spark.pipelines.alone import alone
-from penstock.spark.pipelines.checkpoint import claim
-from penstock.spark.pipelines.cluster import cluster, ids_of, partitions_of
+from penstock.spark.pipelines.checkpoint import claim, is_new
+from penstock.spark.pipelines.cluster import cluster, partitions_of
 from penstock.spark.pipelines.detect import query as detect_query
 from penstock.spark.pipelines.detect.memory import BUCKETS
 from penstock.spark.pipelines.detect.query import ALERT, FORGOTTEN, METRICS, REASONS
@@ -147,9 +147,9 @@ def check(settings: DetectSettings) -> TopicId:
         )
     check_columns(settings.rules)
     with cluster(settings.access) as client:
-        ids = ids_of(client, [settings.topic])
-        if not ids:
-            partitions_of(client, [settings.topic])  # says what to do about a topic that is not there
+        # Says what to do about a topic that is not there. One that was read before is looked for again.
+        partitions_of(client, [settings.topic], existed=not is_new(settings.checkpoint))
+        topic_id = client.topic(settings.topic).id
         for topic in (settings.alerts, settings.rejected_topic):
             client.create_topic(topic, PARTITIONS)
     claim(
@@ -160,9 +160,9 @@ def check(settings: DetectSettings) -> TopicId:
             "alerts": settings.alerts,
             "buckets": str(BUCKETS),
         },
-        ids,
+        {settings.topic: topic_id},
     )
-    return ids[settings.topic]
+    return topic_id
 
 
 def check_columns(rules: Rules) -> None:

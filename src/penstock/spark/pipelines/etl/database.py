@@ -5,10 +5,14 @@ Rule 1: a range `(after, until]` of that column, once read, is read again with t
 Rule 2: values of the column travel as text. The database compares, in its own order.
 Rule 3: a transaction of PostgreSQL is known by its virtual id, which it has from its first statement on. The
         other id comes with the first write, and a number or a time can be taken before that.
+Rule 4: a column is unique if no value comes twice, also not after its row was deleted. An index of SQLite
+        says less than that: SQLite gives the number of a deleted row again, unless AUTOINCREMENT forbids it.
 
-SQLite has one writer at a time, so its transactions commit in the order in which they take values.
+SQLite has one writer at a time, so rows are committed in the order in which inserts take values. A reader of
+SQLite cannot tell one writer from the next, so it cannot wait for those that were open at some time.
 """
 
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -19,9 +23,10 @@ from psycopg import sql
 
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines.etl.address import CONNECT_S, SQLITE, connect_postgres, without_password
-from penstock.spark.pipelines.etl.settling import Look, Repeats, Running
+from penstock.spark.pipelines.etl.settling import Look, Running
 
 CHUNK_ROWS: Final = 10_000
+DATABASE_ERRORS: Final = (psycopg.Error, sqlite3.Error)
 
 
 class Field(NamedTuple):
@@ -35,14 +40,27 @@ class Range(NamedTuple):
     until: str
 
 
+class Newest(NamedTuple):
+    """Rows that have the largest value of a column."""
+
+    rows: int
+    value: str
+
+
 class Database(Protocol):
     def fields(self, table: str) -> list[Field]: ...
 
-    def repeats(self, table: str, column: str) -> Repeats:
-        """Whether rows can have the same value in the column, as far as the database knows."""
+    def is_unique(self, table: str, column: str) -> bool:
+        """Whether no value comes twice, as far as the database knows. Refuses what cannot be read by it."""
 
-    def look(self, table: str, column: str, repeats: Repeats) -> Look:
+    def cautions(self, table: str, column: str) -> list[str]:
+        """What a reader by this column can miss, and what to do about it."""
+
+    def look(self, table: str, column: str, *, below_largest: bool) -> Look:
         """How far the table goes now, and who can still add rows up to there."""
+
+    def newest(self, table: str, column: str, after: str | None) -> Newest | None:
+        """The rows with the largest value. None if it is not beyond `after`, or there is none."""
 
     def range_end(self, table: str, column: str, wanted: Range, rows_max: int) -> str | None:
         """The end of a range within `wanted` of about so many rows. None if there is nothing in it."""
@@ -61,7 +79,7 @@ def connect(url: str) -> Database:
         if url.startswith(SQLITE):
             return Sqlite(url.removeprefix(SQLITE))
         return Postgres(url)
-    except (psycopg.Error, sqlite3.Error) as problem:
+    except DATABASE_ERRORS as problem:
         raise CommandFailed(
             f"cannot open the database {without_password(url)}: {_first_line(problem)}"
         ) from problem
@@ -84,7 +102,11 @@ _POSTGRES_TYPES: Final = {
     1114: "timestamp_ntz",
     1184: "timestamp",
 }
-_POSTGRES_TIMES: Final = ("timestamp", "timestamp_ntz")
+_NO_ZONE: Final = (
+    "{column} of {table} is a timestamp without time zone. If it holds the time of a place with summer time, "
+    "its clock goes back an hour in autumn, and rows of the second hour are not read: let it hold UTC, or be "
+    "timestamptz"
+)
 _NUMERIC: Final = 1700
 _DECIMAL_DIGITS_MAX: Final = 38
 
@@ -120,15 +142,16 @@ class Postgres:
             raise CommandFailed(f"cannot read the table {table}: {_first_line(problem)}") from problem
         return [Field(column.name, _postgres_type(column)) for column in found]
 
-    def repeats(self, table: str, column: str) -> Repeats:
+    def is_unique(self, table: str, column: str) -> bool:
         self._check_primary()
-        kinds = {field.name: field.type for field in self.fields(table)}
-        _check_fields(table, [column], list(kinds))
-        if kinds[column] in _POSTGRES_TIMES:
-            return Repeats.SAME_TIME
+        _check_fields(table, [column], [field.name for field in self.fields(table)])
         name = self._table(table).as_string(self._connection)
         found = self._connection.execute(_IS_UNIQUE, (name, column)).fetchone()
-        return Repeats.NEVER if found is not None and found[0] else Repeats.ANY_TIME
+        return found is not None and bool(found[0])
+
+    def cautions(self, table: str, column: str) -> list[str]:
+        kinds = {field.name: field.type for field in self.fields(table)}
+        return [_NO_ZONE.format(column=column, table=table)] if kinds.get(column) == "timestamp_ntz" else []
 
     def _check_primary(self) -> None:
         found = self._connection.execute("select pg_is_in_recovery()").fetchone()
@@ -138,9 +161,9 @@ class Postgres:
                 "commit late would be missed. Give the address of the primary"
             )
 
-    def look(self, table: str, column: str, repeats: Repeats) -> Look:
+    def look(self, table: str, column: str, *, below_largest: bool) -> Look:
         largest = sql.SQL("select max({}) from {}").format(sql.Identifier(column), self._table(table))
-        if repeats is Repeats.ANY_TIME:
+        if below_largest:
             largest = sql.SQL("{} where {} < ({})").format(largest, sql.Identifier(column), largest)
         # In this order, each with a snapshot of its own: a transaction that is over when it is looked for was
         # visible, and one that has left its session by then is among the prepared ones.
@@ -151,18 +174,23 @@ class Postgres:
             end, Running(frozenset(name for (name,) in running), frozenset(name for (name,) in prepared))
         )
 
+    def newest(self, table: str, column: str, after: str | None) -> Newest | None:
+        name = sql.Identifier(column)
+        query = sql.SQL(
+            "select count(*), max({name})::text from {table} "
+            "where {name} = (select max({name}) from {table}) and {beyond}"
+        ).format(name=name, table=self._table(table), beyond=_beyond(name, after))
+        return _newest(self._connection.execute(query).fetchone())
+
     def range_end(self, table: str, column: str, wanted: Range, rows_max: int) -> str | None:
         name = sql.Identifier(column)
-        beyond = (
-            sql.SQL("true") if wanted.after is None else sql.SQL("{} > {}").format(name, _typed(wanted.after))
-        )
         query = sql.SQL(
             "select max(c)::text from (select {name} c from {table} where {beyond} and {name} <= {until} "
             "order by {name} limit {limit}) taken"
         ).format(
             name=name,
             table=self._table(table),
-            beyond=beyond,
+            beyond=_beyond(name, wanted.after),
             until=_typed(wanted.until),
             limit=sql.Literal(rows_max),
         )
@@ -200,6 +228,14 @@ class Postgres:
         return sql.Identifier(*table.split("."))
 
 
+def _newest(found: Sequence[Any] | None) -> Newest | None:
+    return Newest(found[0], str(found[1])) if found is not None and found[0] else None
+
+
+def _beyond(name: sql.Identifier, after: str | None) -> sql.Composable:
+    return sql.SQL("true") if after is None else sql.SQL("{} > {}").format(name, _typed(after))
+
+
 def _typed(value: str) -> sql.Composable:
     """A literal without a type: PostgreSQL gives it that of what it is compared with."""
     return sql.Literal(value)
@@ -214,12 +250,15 @@ def _postgres_type(column: psycopg.Column) -> str:
     return _POSTGRES_TYPES.get(column.type_code, "string")
 
 
-_SQLITE_TIMES: Final = ("DATETIME", "TIMESTAMP", "CURRENT_TIMESTAMP")
-_SQLITE_UNIQUE: Final = """
-    select count(*) from pragma_index_list(?) i where i."unique" and not i.partial
-        and (select count(*) from pragma_index_info(i.name)) = 1
-        and (select name from pragma_index_info(i.name)) = ?
-"""
+_SQLITE_QUOTED: Final = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|--[^\n]*|/\*.*?(?:\*/|$)""", re.DOTALL
+)
+_SQLITE_WORD: Final = re.compile(r"[\w$]+")
+_NUMBERS_REUSED: Final = (
+    "SQLite gives the number of a deleted row of {table} again if no row has a larger one, and a row with a "
+    "{column} that was read before is not read. Declare {column} as integer primary key autoincrement, or "
+    "read the table by a time of change; if rows are never deleted, say so: unique = true"
+)
 
 
 class Sqlite:
@@ -233,24 +272,44 @@ class Sqlite:
             raise CommandFailed(f"there is no table {table} in the database")
         return [Field(name, _affinity(declared)) for name, declared in found]
 
-    def repeats(self, table: str, column: str) -> Repeats:
+    def is_unique(self, table: str, column: str) -> bool:
         self._check_growing(table, column)
-        query = "select upper(type), upper(dflt_value), pk from pragma_table_info(?) where name = ?"
-        kind, default, in_key = self._connection.execute(query, (table, column)).fetchone()
-        if any(word in kind for word in _SQLITE_TIMES) or default in _SQLITE_TIMES:
-            return Repeats.SAME_TIME
-        keys = self._connection.execute(
-            "select count(*) from pragma_table_info(?) where pk > 0", (table,)
-        ).fetchone()[0]
-        indexes = self._connection.execute(_SQLITE_UNIQUE, (table, column)).fetchone()[0]
-        return Repeats.NEVER if indexes or (in_key and keys == 1) else Repeats.ANY_TIME
+        return self._is_only_key(table, column) and "AUTOINCREMENT" in self._words(table)
 
-    def look(self, table: str, column: str, repeats: Repeats) -> Look:
+    def cautions(self, table: str, column: str) -> list[str]:
+        words = self._words(table)
+        is_numbered = self._is_only_key(table, column) and not {"WITHOUT", "ROWID"} <= words
+        is_given_again = is_numbered and "AUTOINCREMENT" not in words
+        return [_NUMBERS_REUSED.format(table=table, column=column)] if is_given_again else []
+
+    def _is_only_key(self, table: str, column: str) -> bool:
+        """Whether the column is what SQLite numbers rows by."""
+        query = "select name, upper(type) from pragma_table_info(?) where pk > 0"
+        return self._connection.execute(query, (table,)).fetchall() == [(column, "INTEGER")]
+
+    def _words(self, table: str) -> set[str]:
+        """The words of the statement that made the table, without names in quotes, texts and comments."""
+        query = "select sql from sqlite_master where type = 'table' and name = ? collate nocase"
+        found = self._connection.execute(query, (table,)).fetchone()
+        return (
+            set() if found is None else set(_SQLITE_WORD.findall(_SQLITE_QUOTED.sub(" ", found[0]).upper()))
+        )
+
+    def look(self, table: str, column: str, *, below_largest: bool) -> Look:
         name = _quoted(column)
         query = f"select max({name}) from {_quoted(table)}"  # noqa: S608
-        if repeats is Repeats.ANY_TIME:
+        if below_largest:
             query += f" where {name} < ({query})"
         return Look(self._one(query, ()), Running())
+
+    def newest(self, table: str, column: str, after: str | None) -> Newest | None:
+        name, place = _quoted(column), _quoted(table)
+        beyond = "" if after is None else f" and {name} > ?"
+        query = (
+            f"select count(*), max({name}) from {place} "  # noqa: S608
+            f"where {name} = (select max({name}) from {place}){beyond}"
+        )
+        return _newest(self._connection.execute(query, () if after is None else (after,)).fetchone())
 
     def range_end(self, table: str, column: str, wanted: Range, rows_max: int) -> str | None:
         name = _quoted(column)

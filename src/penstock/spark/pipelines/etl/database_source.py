@@ -24,7 +24,7 @@ from penstock.spark.payload import dead_letters
 from penstock.spark.payload.dead_letters import COLUMN, ERROR_HEADER
 from penstock.spark.pipelines.etl.database import Database, Range, connect
 from penstock.spark.pipelines.etl.rows import STAGE_HEADER
-from penstock.spark.pipelines.etl.settling import Repeats, Settling
+from penstock.spark.pipelines.etl.settling import Settling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +40,7 @@ def register(spark: "SparkSession") -> None:
 
 
 class DatabaseSource(DataSource):
-    """Options: url, table, column, rowsPerBatch, deadTopic; unique, if the database does not know it."""
+    """Options: those of `options_of`; rowsPerBatch, deadTopic."""
 
     @classmethod
     def name(cls) -> str:
@@ -60,11 +60,9 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         given = {name.lower(): value for name, value in options.items()}
         self._url = given["url"]
-        self._table = given["table"]
-        self._column = given["column"]
+        self._growing = _growing_of(given)
         self._rows_max = int(given["rowsperbatch"])
         self._dead_topic = given["deadtopic"]
-        self._is_unique = given.get("unique", "false") == "true"
         self._schema = schema
         self._planner: _Planner | None = None
         self._bound: _Bound | None = None
@@ -85,7 +83,8 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = planner.settled_end() if self._bound is None else self._bound.until
         if until is None or until == after:
             return start
-        end = planner.database.range_end(self._table, self._column, Range(after, until), self._rows_max)
+        table, column = self._growing.table, self._growing.column
+        end = planner.database.range_end(table, column, Range(after, until), self._rows_max)
         return start if end is None else {"after": end}
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -104,7 +103,7 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _planning(self) -> "_Planner":
         if self._planner is None:
-            self._planner = _Planner(connect(self._url), self._table, self._column, self._is_unique)
+            self._planner = _Planner(connect(self._url), self._growing)
         return self._planner
 
     # In the executors
@@ -114,10 +113,45 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         database = connect(self._url)
         names = [name for name in self._schema.fieldNames() if name != COLUMN]
         try:
-            for rows in database.rows(self._table, names, self._column, partition.wanted):
+            for rows in database.rows(self._growing.table, names, self._growing.column, partition.wanted):
                 yield batch_of(rows, self._schema, self._dead_topic)
         finally:
             database.close()
+
+
+class Growing(NamedTuple):
+    """A table and the column that it is read by, with what the user says about the values there."""
+
+    table: str
+    column: str
+    is_unique: bool = False
+    """No value comes twice, though the database does not know it."""
+    same_value_s: float | None = None
+    """For so long at most, rows come with a value that another row has. None: nobody knows."""
+
+    def holds_newest_back(self, database: Database) -> bool:
+        """Whether rows with the largest value wait for a larger one, since more of them may come."""
+        is_known_unique = database.is_unique(self.table, self.column)  # asked always: it refuses some tables
+        return not (is_known_unique or self.is_unique) and self.same_value_s is None
+
+
+def options_of(url: str, growing: Growing) -> dict[str, str]:
+    """As text, which all options are."""
+    said_s = growing.same_value_s
+    same_value = {} if said_s is None else {"sameValueS": str(said_s)}
+    is_unique = str(growing.is_unique).lower()
+    return {"url": url, "table": growing.table, "column": growing.column, "unique": is_unique, **same_value}
+
+
+def _growing_of(options: Mapping[str, str]) -> Growing:
+    """From options with their names in small letters."""
+    said_s = options.get("samevalues")
+    return Growing(
+        options["table"],
+        options["column"],
+        is_unique=options.get("unique", "false") == "true",
+        same_value_s=None if said_s is None else float(said_s),
+    )
 
 
 class _Bound(NamedTuple):
@@ -128,29 +162,29 @@ class _Bound(NamedTuple):
 class _Planner:
     """How far a table can be read, asked of the database again and again."""
 
-    def __init__(self, database: Database, table: str, column: str, is_unique: bool) -> None:
+    def __init__(self, database: Database, growing: Growing) -> None:
         self.database = database
-        self._table = table
-        self._column = column
-        known = database.repeats(table, column)
-        self._repeats = Repeats.NEVER if is_unique and known is Repeats.ANY_TIME else known
-        self._settling = Settling(self._repeats)
+        self._growing = growing
+        self._below_largest = growing.holds_newest_back(database)
+        self._same_value_s = growing.same_value_s or 0.0
+        self._settling = Settling(self._same_value_s)
 
     def settled_end(self) -> str | None:
-        look = self.database.look(self._table, self._column, self._repeats)
+        table, column = self._growing.table, self._growing.column
+        look = self.database.look(table, column, below_largest=self._below_largest)
         self._settling.see(look, time.monotonic())
         return self._settling.end
 
     def first_end(self) -> str | None:
         """What the first look saw, as soon as it is settled. CommandFailed if that takes too long."""
-        deadline = time.monotonic() + SETTLE_S_MAX
+        deadline = time.monotonic() + self._same_value_s + SETTLE_S_MAX
         end = self.settled_end()
         while end is None and self._settling.is_waiting:
             if time.monotonic() > deadline:
                 raise CommandFailed(
-                    f"the newest rows of {self._table}: {self._settling.waits_for} transactions that could "
-                    f"still add rows before them are open for {SETTLE_S_MAX:g} s. pg_stat_activity shows "
-                    "them: end them, or start again later. Nothing was read"
+                    f"the newest rows of {self._growing.table}: {self._settling.waits_for} transactions that "
+                    f"could still add rows before them are open for {SETTLE_S_MAX:g} s. pg_stat_activity "
+                    "shows them: end them, or start again later. Nothing was read"
                 )
             time.sleep(_SETTLE_TURN_S)
             end = self.settled_end()

@@ -7,13 +7,15 @@ Rule: columns are known before the first row is read: the spec says them, or the
 """
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import CommandFailed
 from penstock.spark.payload.dead_letters import COLUMN
 from penstock.spark.pipelines.etl import database_source
-from penstock.spark.pipelines.etl.database import connect
+from penstock.spark.pipelines.etl.database import Newest, connect
+from penstock.spark.pipelines.etl.database_source import Growing
 from penstock.spark.pipelines.etl.extract_topic import rows_of_topic, topic_schema
 from penstock.spark.pipelines.etl.rows import CORRUPT, columns_of, letter_of, with_corrupt
 from penstock.spark.pipelines.etl.spec import FromDatabase, FromFiles, FromTopic, Spec
@@ -60,17 +62,41 @@ def source_schema(spec: Spec) -> "StructType":
 
 
 def _table_ddl(source: FromDatabase) -> str:
-    database = connect(source.url)
-    try:
+    with closing(connect(source.url)) as database:
         fields = database.fields(source.table)
-    finally:
-        database.close()
     known = [field.name for field in fields]
     if source.column not in known:
         raise CommandFailed(
             f"the table {source.table} has no column {source.column} to read it by; it has {', '.join(known)}"
         )
     return source.schema or ", ".join(f"`{field.name}` {field.type}" for field in fields)
+
+
+def source_notes(source: FromDatabase) -> list[str]:
+    """What a reader of the table has to know: rows that wait, and rows that can be missed."""
+    growing = growing_of(source)
+    with closing(connect(source.url)) as database:
+        cautions = [] if source.is_unique else database.cautions(source.table, source.column)
+        if not growing.holds_newest_back(database):
+            return cautions
+    return [
+        f"rows of {source.table} with the largest {source.column} are read when there is a larger one: more "
+        "rows with the same value may come. If none ever does, say so in [extract]: unique = true; "
+        "in PostgreSQL you can also say for how many seconds they come: same_value_s",
+        *cautions,
+    ]
+
+
+def held_back(source: FromDatabase, after: str | None) -> Newest | None:
+    """Rows that are not read, because they have the largest value. `after` is the last one that was read."""
+    with closing(connect(source.url)) as database:
+        if not growing_of(source).holds_newest_back(database):
+            return None
+        return database.newest(source.table, source.column, after)
+
+
+def growing_of(source: FromDatabase) -> Growing:
+    return Growing(source.table, source.column, source.is_unique, source.same_value_s)
 
 
 def extracted(
@@ -85,10 +111,7 @@ def extracted(
             return (
                 spark.readStream.format(database_source.NAME)
                 .schema(database_source.with_letters(source_schema(spec)))
-                .option("url", source.url)
-                .option("table", source.table)
-                .option("column", source.column)
-                .option("unique", str(source.is_unique).lower())
+                .options(**database_source.options_of(source.url, growing_of(source)))
                 .option("rowsPerBatch", str(rows_per_batch))
                 .option("deadTopic", spec.dead_letters)
                 .load()

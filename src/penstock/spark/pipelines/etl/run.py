@@ -15,11 +15,20 @@ from penstock.errors import CommandFailed
 from penstock.spark.options import ISOLATION_LEVELS
 from penstock.spark.pipelines import report
 from penstock.spark.pipelines.alone import alone
-from penstock.spark.pipelines.checkpoint import claim
+from penstock.spark.pipelines.checkpoint import claim, last_offset
 from penstock.spark.pipelines.cluster import cluster, ids_of, partitions_of
-from penstock.spark.pipelines.etl.extract import check_source
+from penstock.spark.pipelines.etl.database import DATABASE_ERRORS, Newest
+from penstock.spark.pipelines.etl.extract import check_source, held_back, source_notes
 from penstock.spark.pipelines.etl.load import check_target
-from penstock.spark.pipelines.etl.spec import FromFiles, FromTopic, PythonFunction, Spec, ToTopic, place_of
+from penstock.spark.pipelines.etl.spec import (
+    FromDatabase,
+    FromFiles,
+    FromTopic,
+    PythonFunction,
+    Spec,
+    ToTopic,
+    place_of,
+)
 from penstock.spark.pipelines.etl.stages import EtlSettings, start
 from penstock.spark.pipelines.etl.transform import load_function
 from penstock.spark.pipelines.progress import Progress, lag
@@ -52,10 +61,13 @@ class EtlReport(NamedTuple):
     dead_letters: int
     dead_letter_topic: str
     checkpoint: str
+    held_back: Newest | None = None
+    """Rows of a table that wait for a larger value of the column that it is read by."""
 
     def document(self) -> dict[str, Any]:
         stages = {stage: told._asdict() for stage, told in self.stages.items()}
-        return report.document({"pipeline": "etl", **self._asdict(), "stages": stages})
+        held = {"held_back": None if self.held_back is None else self.held_back._asdict()}
+        return report.document({"pipeline": "etl", **self._asdict(), "stages": stages, **held})
 
     def lines(self) -> list[str]:
         shown: dict[str, report.Value] = {"from": self.source, "to": self.target}
@@ -63,7 +75,11 @@ class EtlReport(NamedTuple):
             behind = f", {told.lag:,} behind" if told.lag is not None else ""
             shown[stage] = f"{told.rows:,} rows, batches: {told.batches:,}{behind}"
         letters = f"{self.dead_letters:,} in topic {self.dead_letter_topic}" if self.dead_letters else None
-        rest: dict[str, report.Value] = {"dead letters": letters, "seconds": self.seconds}
+        held = None
+        if self.held_back is not None:
+            rows, value = self.held_back
+            held = f"{rows:,} rows with the largest value, {value}: read when there is a larger one"
+        rest: dict[str, report.Value] = {"held back": held, "dead letters": letters, "seconds": self.seconds}
         return report.lines({**shown, **rest, "checkpoint": self.checkpoint})
 
 
@@ -101,7 +117,7 @@ def etl(spark: "SparkSession", settings: EtlSettings, stop: Stop, tell: Tell) ->
     """Until all is loaded that was there at the start (`once`), or until a stop is asked for."""
     _check_session(spark)
     check(settings)
-    for note in _notes(settings.spec):
+    for note in _notes(settings):
         tell(note)
     began = time.monotonic()
     progress = {stage: Progress(settings.spec.query_name(stage)) for stage in settings.stages}
@@ -117,6 +133,7 @@ def etl(spark: "SparkSession", settings: EtlSettings, stop: Stop, tell: Tell) ->
         dead_letters=_buried(settings) - buried,
         dead_letter_topic=settings.spec.dead_letters,
         checkpoint=str(settings.spec.checkpoint),
+        held_back=_held_back(settings, tell),
     )
 
 
@@ -146,13 +163,28 @@ def _run(
         _run_together(queries, list(progress.values()), stop, tell)
 
 
-def _notes(spec: Spec) -> Iterator[str]:
+def _notes(settings: EtlSettings) -> Iterator[str]:
     """What a spec says that is right for some data and wrong for others."""
+    spec = settings.spec
+    if isinstance(spec.extract, FromDatabase) and "extract" in settings.stages:
+        yield from source_notes(spec.extract)
     if isinstance(spec.extract, FromFiles) and spec.key_in_every_stage:
         yield (
             f"rows of several files have no order: of two with the same {', '.join(spec.key)} any can stay. "
             "If there are such, name a column that grows with every change: [load] version"
         )
+
+
+def _held_back(settings: EtlSettings, tell: Tell) -> Newest | None:
+    source = settings.spec.extract
+    if not isinstance(source, FromDatabase) or "extract" not in settings.stages:
+        return None
+    try:
+        return held_back(source, (last_offset(settings.checkpoint("extract")) or {}).get("after"))
+    except (CommandFailed, *DATABASE_ERRORS) as problem:
+        # What was read is loaded: that the database is gone by now is no failure of the run.
+        tell(f"how many rows are held back is not known: {problem}")
+        return None
 
 
 def _check_session(spark: "SparkSession") -> None:

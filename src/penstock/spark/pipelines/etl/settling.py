@@ -4,31 +4,21 @@ A row can still come at or below the largest value that is visible: its transact
 taken a time and has not committed yet, or it gets the same value as another row. So the largest value of each
 look at the table is kept, and becomes the settled end when nothing can come at or below it any more:
 
-    unique column      all transactions that ran at the look are over
-    time               as above, for those that ran SAME_TIME_S after the look: the clock has moved on by
-                       then, and no later transaction gets a time that was seen
-    other columns      as for a unique column, but for the largest value *below* the largest one: nobody
-                       knows how long rows with the same value keep coming
+    a value never comes twice           all transactions that ran at the look are over
+    the same value comes for a while    as above, for those that ran that long after the look
+    nobody knows how long               as for the first, but for the largest value *below* the largest one
+
+No database knows how long rows with the same time keep coming: a column may be stamped by the minute, or by a
+job that loads for an hour. So a while counts only if the user has said it.
 
 Rule: looks are settled in their order, and at most LOOKS_MAX are kept. While the oldest is waited for and so
       many are kept, new ones are not, and the settled end stays where it is.
 """
 
 from collections import deque
-from enum import Enum, auto
 from typing import Final, NamedTuple
 
-SAME_TIME_S: Final = 2.0
-"""Databases keep times by the second or finer. Twice that, since rounding and a slewed clock take some."""
 LOOKS_MAX: Final = 100
-
-
-class Repeats(Enum):
-    """Whether several rows can have the same value."""
-
-    NEVER = auto()
-    SAME_TIME = auto()
-    ANY_TIME = auto()
 
 
 class Running(NamedTuple):
@@ -41,7 +31,7 @@ class Running(NamedTuple):
 
 class Look(NamedTuple):
     end: str | None
-    """The largest value; the one below it if values repeat at any time. None if there is none."""
+    """The largest value; the one below it if the largest is held back. None if there is none."""
     running: Running
     """What ran after `end` was read, so that what is over was visible."""
 
@@ -54,8 +44,9 @@ class _Waiting(NamedTuple):
 
 
 class Settling:
-    def __init__(self, repeats: Repeats) -> None:
-        self._delay_s = SAME_TIME_S if repeats is Repeats.SAME_TIME else 0.0
+    def __init__(self, same_value_s: float = 0.0) -> None:
+        """`same_value_s` is how long rows with the same value keep coming."""
+        self._delay_s = same_value_s
         self._waiting: deque[_Waiting] = deque()
         self.end: str | None = None
 

@@ -30,7 +30,9 @@ class FromDatabase(NamedTuple):
     """Grows with every new row: only rows beyond the last value seen are read."""
     schema: str | None
     is_unique: bool = False
-    """No two rows have the same value in `column`, although the database has no index that says so."""
+    """No value of `column` comes twice, although the database does not know it."""
+    same_value_s: float | None = None
+    """For so long at most, rows come with a value of `column` that another has. None: nobody knows."""
 
 
 class FromTopic(NamedTuple):

@@ -55,6 +55,8 @@ _KINDS: Final = {
     bool: "true or false",
 }
 _FILE_FORMATS: Final = ("csv", "json", "parquet")
+_SAME_VALUE_S_MAX: Final = 3600
+"""A run with `--once` waits that long before it reads."""
 
 
 class SpecWrong(CommandFailed):
@@ -340,13 +342,7 @@ def _extract(section: Section) -> Extract:
                 files_per_batch=section.whole("files_per_batch", 100),
             )
         case "database":
-            found = FromDatabase(
-                url=section.address("url"),
-                table=section.text("table", '"orders"'),
-                column=section.text("column", '"id"'),
-                schema=section.columns("schema", None),
-                is_unique=bool(section.value("unique", bool, None)),
-            )
+            found = _from_database(section)
         case _:
             form = section.choice("format", ("json", "avro", "avro-confluent", "protobuf"), "json")
             found = FromTopic(
@@ -361,6 +357,29 @@ def _extract(section: Section) -> Extract:
             )
     section.done()
     return found
+
+
+def _from_database(section: Section) -> FromDatabase:
+    found = FromDatabase(
+        url=section.address("url"),
+        table=section.text("table", '"orders"'),
+        column=section.text("column", '"id"'),
+        schema=section.columns("schema", None),
+        is_unique=bool(section.value("unique", bool, None)),
+        same_value_s=section.value("same_value_s", float, None),
+    )
+    if found.same_value_s is None:
+        return found
+    key, said = "same_value_s", found.same_value_s
+    if not 0 < said <= _SAME_VALUE_S_MAX:
+        raise section.wrong(key, f"is {said} and must be more than 0 and at most {_SAME_VALUE_S_MAX}")
+    if found.is_unique:
+        raise section.wrong(key, "says that values come again, and unique that they do not: leave one out")
+    if found.url.startswith(SQLITE):
+        raise section.wrong(
+            key, "needs to know which transactions are open, and SQLite does not tell: leave it out"
+        )
+    return found._replace(same_value_s=float(said))
 
 
 def _tombstones(section: Section) -> str:

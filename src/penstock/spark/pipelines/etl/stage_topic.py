@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.spark.lake import disk
+from penstock.spark.options import ISOLATION_OPTION, READ_UNCOMMITTED
 from penstock.spark.payload.dead_letters import COLUMN
 from penstock.spark.pipelines.cluster import cluster, partitions_of
 from penstock.spark.pipelines.etl import stage_sink
@@ -116,17 +117,25 @@ class StageTopic:
             found = client.offsets(dict.fromkeys(wanted, which), read_committed=False)
         return {str(each.partition): int(offset) for each, (offset, _) in found.items()}
 
+    def reading_of_written(self, starts: Mapping[str, int]) -> dict[str, str]:
+        """Options of a read of what is in the topic from these offsets on."""
+        return {
+            **self._access,
+            "subscribe": self._topic,
+            "startingOffsets": json.dumps({self._topic: starts}),
+            "failOnDataLoss": "false",  # what is not there was not written
+            "includeHeaders": "true",
+            # Our records are in no transaction. Behind one that somebody else has open they are written, too.
+            ISOLATION_OPTION: READ_UNCOMMITTED,
+        }
+
     def _without_written(self, records: "DataFrame", batch: int, starts: Mapping[str, int]) -> "DataFrame":
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
         written = (
             records.sparkSession.read.format("penstock")
-            .options(**self._access)
-            .option("subscribe", self._topic)
-            .option("startingOffsets", json.dumps({self._topic: starts}))
-            .option("failOnDataLoss", "false")  # what is not there was not written
-            .option("includeHeaders", "true")
+            .options(**self.reading_of_written(starts))
             .load()
             .where(
                 f.exists(

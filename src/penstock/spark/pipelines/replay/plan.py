@@ -13,7 +13,7 @@ Rule 3: offsets that no file holds are passed over, however many they are.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from penstock.errors import CorruptData
+from penstock.errors import CommandFailed, CorruptData
 from penstock.spark.lake.table import Span
 from penstock.spark.offsets import from_document, limited, to_document
 from penstock.types import TopicPartition
@@ -101,9 +101,9 @@ class Record(NamedTuple):
 
 
 def record_of(document: Mapping[str, Any], place: str) -> Record:
+    """CorruptData, or CommandFailed for a record of another version of Penstock."""
     try:
-        if document["layout"] != LAYOUT:
-            raise ValueError("made by another version of Penstock")
+        _check_layout(document["layout"], place)
         record = Record(
             from_document(document["next"]),
             from_document(document["ends"]),
@@ -117,6 +117,16 @@ def record_of(document: Mapping[str, Any], place: str) -> Record:
     except (KeyError, TypeError, ValueError) as problem:
         raise CorruptData(f"{place} is not what was written there: {problem!r}") from problem
     return record
+
+
+def _check_layout(layout: Any, place: str) -> None:
+    if not isinstance(layout, int):
+        raise TypeError(f"layout is {layout!r}")
+    if layout != LAYOUT:
+        raise CommandFailed(
+            f"{place} is of {'an earlier' if layout < LAYOUT else 'a later'} version of Penstock: finish the "
+            "replay with that version, or begin anew with another --name or --checkpoint"
+        )
 
 
 def _ms(value: Any) -> int | None:
