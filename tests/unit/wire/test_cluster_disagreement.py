@@ -329,3 +329,15 @@ def test_time_in_which_one_partition_was_unknown_does_not_count_for_another(
     cluster.on_sleep = change
     assert ask_latest(client, ORDERS, OTHER) == {ORDERS: END, OTHER: END}
     assert cluster.now > 40
+
+
+def test_a_broker_that_still_has_the_deleted_topic_keeps_its_range_from_being_lost(
+    client: ClusterClient, cluster: FakeCluster
+) -> None:
+    """The topic was made anew, and one broker does not know that: the brokers do not agree."""
+    cluster.topic_id = OTHER_ID
+    cluster.mislead(0, topic_id=TOPIC_ID)
+    cluster.brokers[2].on(FETCH, fetch_answer(PartitionData(error_code=ErrorCode.UNKNOWN_TOPIC_ID)))
+    with pytest.raises(TopicUnknown):
+        read(client)
+    assert GONE_AFTER_S - 1 <= cluster.now <= GONE_AFTER_S
