@@ -95,7 +95,7 @@ bench: setup
 bench-spark: setup
 	$(BIN)/python -m benchmarks.spark_run $(ARGS)
 
-#   make kills    kill Spark, executors, stages and the broker under pipelines, let the broker forget topics, move the clock (KILLS=12 SEED=1); a quarter of an hour
+#   make kills    kill Spark, executors, stages and the broker under pipelines, let brokers forget topics, move the clock (KILLS=12 SEED=1); a quarter of an hour
 kills: setup
 	PENSTOCK_KILLS=$(KILLS) PENSTOCK_SEED=$(SEED) $(BIN)/python -m pytest -s -m campaign tests/spark
 

@@ -25,14 +25,30 @@ class ClusterProcesses:
         self.brokers = {node_id: self.broker(node_id) for node_id in self._ports}
 
     def broker(
-        self, node_id: int, folder: str | None = None, port: int | None = None, etcd_port: int | None = None
+        self,
+        node_id: int,
+        folder: str | None = None,
+        port: int | None = None,
+        etcd_port: int | None = None,
+        flags: tuple[str, ...] = (),
     ) -> BrokerProcess:
         """As one of these. `etcd_port`: where it finds etcd, if that is not where it is."""
         metadata = self.etcd.url if etcd_port is None else f"etcd://127.0.0.1:{etcd_port}"
         addresses = ("--kafka", f"127.0.0.1:{port or self._ports[node_id]}", "--http", "127.0.0.1:0")
-        flags = ("--node-id", str(node_id), "--rack", f"rack-{node_id}", "--metadata", metadata)
+        flags += ("--node-id", str(node_id), "--rack", f"rack-{node_id}", "--metadata", metadata)
         path = self.folder / (folder or f"broker-{node_id}")
         return BrokerProcess(path, *flags, settings=self._settings, addresses=addresses)
+
+    def put_behind(self, node_id: int) -> tuple[int, int]:
+        """Have a broker, before it is started, listen elsewhere than it tells clients: for a relay between.
+
+        The port that it tells clients, and the port that it listens to.
+        """
+        (behind,) = free_ports(1)
+        told = self._ports[node_id]
+        flags = ("--advertised", f"127.0.0.1:{told}")
+        self.brokers[node_id] = self.broker(node_id, port=behind, flags=flags)
+        return told, behind
 
     @property
     def bootstrap(self) -> str:

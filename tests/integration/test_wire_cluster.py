@@ -256,7 +256,12 @@ def test_a_topic_that_does_not_exist_is_told(bootstrap: str) -> None:
         end_of(client, TopicPartition("never-made", 0))
 
 
-def test_a_deleted_topic_is_not_read_on_in_its_successor(client: ClusterClient, bootstrap: str) -> None:
+def test_a_deleted_topic_is_not_read_on_in_its_successor(bootstrap: str) -> None:
+    with client_of(bootstrap, timeout_s=5) as client:
+        check_that_it_is_not_read_on(client, bootstrap)
+
+
+def check_that_it_is_not_read_on(client: ClusterClient, bootstrap: str) -> None:
     partition = TopicPartition("cluster-replaced", 0)
     batches = [batch_of(100 * number, 100) for number in range(40)]
     client.create_topic("cluster-replaced", 1, KEPT)

@@ -1,10 +1,11 @@
-"""A relay in front of a broker that forgets all topics for a second, when it is told to: signal USR1.
+"""A relay in front of a broker that is behind for some seconds, when it is told to by a signal.
 
-    python -m tests.spark.forgetful_relay OWN_PORT BROKER_PORT
+    python -m tests.spark.forgetful_relay OWN_PORT BROKER_PORT SECONDS
 
-While it forgets, topics in answers to Metadata are unknown, as those of a broker that was just started and
-has not heard of them yet. The second begins with the first such answer, for which a line is printed: so there
-is always one.
+After USR1 topics in answers to Metadata are unknown, as those of a broker that was just started and has not
+heard of them yet. After USR2 they have other ids, as those of a broker that is cut off from the metadata
+store and knows topics that were deleted and made anew. The seconds begin with the first such answer, for
+which a line is printed: so there is always one.
 """
 
 import asyncio
@@ -15,33 +16,53 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from struct import unpack, unpack_from
 
 from penstock.errors import ErrorCode
 from penstock.protocol.frames import decode_response, encode_response
-from penstock.protocol.messages.metadata import METADATA
-from penstock.types import NO_TOPIC_ID
+from penstock.protocol.messages.metadata import METADATA, MetadataResponse
+from penstock.types import NO_TOPIC_ID, TopicId
 
 FORGETS_S = 1.0
 PREFIX_BYTES = 4
 
 
+Change = Callable[[MetadataResponse], None]
+
+
+def forget_topics(message: MetadataResponse) -> None:
+    for topic in message.topics:
+        topic.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topic.topic_id = NO_TOPIC_ID
+        topic.partitions = []
+
+
+def change_ids(message: MetadataResponse) -> None:
+    for topic in message.topics:
+        topic.topic_id = TopicId(topic.topic_id[::-1])
+
+
 class Memory:
-    def __init__(self) -> None:
-        self.is_asked = False
+    """What the broker remembers of topics."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._asked: Change | None = None
+        self._change: Change = forget_topics
         self._until = 0.0
 
-    def ask(self) -> None:
-        self.is_asked = True
+    def ask(self, change: Change) -> None:
+        self._asked = change
 
-    def is_lost(self) -> bool:
-        if self.is_asked:
-            self.is_asked = False
-            self._until = time.monotonic() + FORGETS_S
-            print("forgot", flush=True)
-        return time.monotonic() < self._until
+    def change(self) -> Change | None:
+        """What is to be done to an answer now, if anything is."""
+        if self._asked is not None:
+            self._change, self._asked = self._asked, None
+            self._until = time.monotonic() + self._seconds
+            print("changed", flush=True)
+        return self._change if time.monotonic() < self._until else None
 
 
 async def frame(source: asyncio.StreamReader) -> bytes:
@@ -67,18 +88,15 @@ async def answers(
     while True:
         answer = await frame(source)
         key, version = asked.popleft()
-        if key == METADATA.key and memory.is_lost():
-            answer = without_topics(answer, version)
+        if key == METADATA.key and (change := memory.change()) is not None:
+            answer = changed(answer, version, change)
         sink.write(answer)
         await sink.drain()
 
 
-def without_topics(answer: bytes, version: int) -> bytes:
+def changed(answer: bytes, version: int, change: Change) -> bytes:
     correlation_id, message = decode_response(METADATA, version, memoryview(answer)[PREFIX_BYTES:])
-    for topic in message.topics:
-        topic.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        topic.topic_id = NO_TOPIC_ID
-        topic.partitions = []
+    change(message)
     return b"".join(encode_response(METADATA, version, correlation_id, message))
 
 
@@ -99,9 +117,11 @@ async def relayed(
     writer.close()
 
 
-async def serve(own: int, port: int) -> None:
-    memory = Memory()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, memory.ask)
+async def serve(own: int, port: int, seconds: float) -> None:
+    memory = Memory(seconds)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, memory.ask, forget_topics)
+    loop.add_signal_handler(signal.SIGUSR2, memory.ask, change_ids)
     server = await asyncio.start_server(
         lambda reader, writer: relayed(reader, writer, port, memory), "127.0.0.1", own
     )
@@ -114,15 +134,22 @@ class ForgetfulRelay:
         self._process = process
 
     def forget(self) -> None:
-        """Returns when a client was told so."""
+        """Let topics be unknown from the next answer on."""
         os.kill(self._process.pid, signal.SIGUSR1)
+
+    def change_ids(self) -> None:
+        """Let topics have other ids from the next answer on."""
+        os.kill(self._process.pid, signal.SIGUSR2)
+
+    def until_told(self) -> None:
+        """Returns when a client has got such an answer."""
         assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"forgot\n"
+        assert self._process.stdout.readline() == b"changed\n"
 
 
 @contextmanager
-def forgetful_relay(own: int, port: int) -> Iterator[ForgetfulRelay]:
-    command = [sys.executable, "-m", __name__, str(own), str(port)]
+def forgetful_relay(own: int, port: int, *, seconds: float = FORGETS_S) -> Iterator[ForgetfulRelay]:
+    command = [sys.executable, "-m", __name__, str(own), str(port), str(seconds)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
@@ -134,4 +161,4 @@ def forgetful_relay(own: int, port: int) -> Iterator[ForgetfulRelay]:
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve(int(sys.argv[1]), int(sys.argv[2])))
+        asyncio.run(serve(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))

@@ -1,7 +1,8 @@
-"""Two faults that are no deaths: a broker that forgets topics for a second, and a clock that has moved on.
+"""Faults that are no deaths: a broker that is behind the others for seconds, and a clock that has moved on.
 
-A broker that was just started may not know a topic that exists. A pipeline that may lose data
-(`--allow-loss`) must not take that for a deletion, and one that writes must not end. A replay of the last day
+A broker that was just started may not know a topic that exists, and one that is cut off from the metadata
+store may know one that was deleted. A pipeline that may lose data (`--allow-loss`) must not take that for a
+deletion, and one that writes must not end. A replay of the last day
 that is resumed hours later is still the replay of the day that it was begun for.
 """
 
@@ -19,10 +20,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.protocol.compression import Codec
+from penstock.spark.lake.description import open_table, read_description
 from penstock.spark.records.encode import encode
 from penstock.testing import Broker, broker
 from penstock.types import TopicPartition
-from tests.integration.etcd_process import free_ports
+from tests.integration.cluster_processes import ClusterProcesses
+from tests.integration.etcd_process import free_ports, running_etcd
+from tests.spark.archive_topics import Audit, Producing, audited, rows_of
 from tests.spark.etl_runs import count_of, records_of, written
 from tests.spark.forgetful_relay import forgetful_relay
 from tests.spark.pipeline_process import PipelineProcess
@@ -32,6 +36,8 @@ KILLS = int(os.environ.get("PENSTOCK_KILLS", "4"))
 SEED = int(os.environ.get("PENSTOCK_SEED", "1"))
 ROWS = 400
 HOUR_S = 3600
+BEHIND_S = 15.0
+"""Longer than a client looks for a topic that no broker has described."""
 FORGOTTEN = """
     name = "forgotten"
     [extract]
@@ -71,12 +77,58 @@ def test_a_broker_that_forgets_topics_for_a_second_changes_nothing(tmp_path: Pat
                 fill(running, "forgotten-orders", values, partition=partition)
             loads(stages, running, number * ROWS + chance.randrange(ROWS))
             relay.forget()
+            relay.until_told()
             loads(stages, running, (number + 1) * ROWS)
         stages.process.send_signal(signal.SIGINT)
         stages.ends_well()
         for topic in ("forgotten.extract", "forgotten-loaded"):
             found = [json.loads(each.value or b"")["id"] for each in records_of(running.bootstrap, topic)]
             assert sorted(found) == list(range(KILLS * ROWS)), topic
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(600)
+def test_one_broker_of_two_that_is_behind_costs_an_archive_no_record(tmp_path: Path) -> None:
+    """In turns the first broker does not know the topic, and has it under another id, for seconds.
+
+    A worker of Spark serves one task only, so that every task has to ask who leads.
+    """
+    lake = tmp_path / "lake"
+    with ExitStack() as stack:
+        etcd = stack.enter_context(running_etcd(tmp_path / "etcd"))
+        cluster = ClusterProcesses(tmp_path, etcd, 2, {"default.replication.factor": 1})
+        told, listens = cluster.put_behind(1)
+        relay = stack.enter_context(forgetful_relay(told, listens, seconds=BEHIND_S))
+        stack.callback(cluster.stop)
+        cluster.start()
+        topic = Producing(cluster.brokers[2].bootstrap, "behind")
+        words = ["archive", "--topic", "behind", "--to", str(lake), "--bootstrap", cluster.bootstrap]
+        words += ["--every", "0.2", "--allow-loss"]
+        words += ["--set", "spark.python.worker.reuse=false"]
+        archive = PipelineProcess(tmp_path / "archive.log", *words)
+        stack.callback(archive.kill)
+        for number in range(KILLS):
+            if number:  # not while the first batch is planned
+                (relay.change_ids if number % 2 else relay.forget)()
+            topic.produce(ROWS)
+            archive.eventually(holds(lake, (number + 1) * ROWS), "all rows are archived")
+            if number:
+                relay.until_told()
+        archive.process.send_signal(signal.SIGINT)
+        archive.ends_well()
+        report = json.loads(archive.log.read_text().splitlines()[-1])
+        assert audited(lake, topic.ends()) == Audit(KILLS * ROWS, 0, 0)
+        assert (report["rows"], report["lost"]) == (KILLS * ROWS, 0)
+
+
+def holds(lake: Path, count: int) -> Callable[[], bool]:
+    def is_there() -> bool:
+        if read_description(lake) is None:
+            return count == 0
+        with open_table(lake) as table:
+            return rows_of(table.files()).total() >= count
+
+    return is_there
 
 
 def loads(stages: PipelineProcess, running: Broker, count: int) -> None:

@@ -41,10 +41,13 @@ class Found(NamedTuple):
     """Topics, or partitions, that were named and are not there."""
 
 
-def discover(client: ClusterClient, subscription: Subscription) -> Found:
+def discover(
+    client: ClusterClient, subscription: Subscription, ids: Mapping[str, TopicId] | None = None
+) -> Found:
+    """What there is. `ids`: those that topics had before; a broker that has others may be behind."""
     match subscription:
         case Topics(names):
-            topics = client.topics(names)
+            topics = client.topics(names, ids)
             missing = [name for name in names if name not in topics]
         case Pattern():
             everything = client.topics()
@@ -55,7 +58,7 @@ def discover(client: ClusterClient, subscription: Subscription) -> Found:
             }
             missing = []
         case Partitions(wanted):
-            topics = client.topics(sorted({partition.topic for partition in wanted}))
+            topics = client.topics(sorted({partition.topic for partition in wanted}), ids)
             there = wanted & _all_partitions(topics)
             missing = [str(partition) for partition in sorted(wanted - there)]
             return Found(there, {name: facts.id for name, facts in topics.items()}, tuple(missing))

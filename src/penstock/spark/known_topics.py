@@ -4,18 +4,17 @@ One answer of one broker proves little: a broker that has just started, or that 
 store, may not know a topic that exists, or may still describe one that was deleted. So what counts is the
 topic id in the query's position. A topic that an answer lacks, or has under another id, is absent at first
 and keeps its place in the position. It is gone when all answers lacked its id for `gone_after_s`, from the
-first of them to the newest.
+first of them to the newest. That time is also what a task needs to find that the topic of its range is gone
+(wire/retrying.py).
 
 Rule 1: partitions are never forgotten. Within one topic id their number only grows.
 Rule 2: another topic id is another topic. A position in the old one means nothing in the new one.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from penstock.types import NO_TOPIC_ID, TopicId, TopicPartition
-
-GONE_AFTER_S: Final = 30.0
 
 Ids = Mapping[str, TopicId]
 
@@ -36,7 +35,7 @@ class Look(NamedTuple):
 
 
 class KnownTopics:
-    def __init__(self, gone_after_s: float = GONE_AFTER_S) -> None:
+    def __init__(self, gone_after_s: float) -> None:
         self._gone_after_s = gone_after_s
         self._expected: dict[str, TopicId | None] = {}
         self._answer: frozenset[TopicPartition] = frozenset()
@@ -47,6 +46,10 @@ class KnownTopics:
     def expect(self, topics: Iterable[str], ids: Ids) -> None:
         """Take the topics of a position, with the ids that it has for them."""
         self._expected |= {topic: ids.get(topic, self._expected.get(topic)) for topic in topics}
+
+    def ids(self) -> dict[str, TopicId]:
+        """The ids that the position has for its topics, as far as brokers have topic ids."""
+        return {topic: each for topic, each in self._expected.items() if each is not None}
 
     def learn(self, partitions: Iterable[TopicPartition], ids: Ids, now_s: float) -> Look:
         """Take the newest answer of the cluster. What it means, together with those before it."""

@@ -28,7 +28,7 @@ from penstock.spark.discovery import (
     required,
     resolve,
 )
-from penstock.spark.known_topics import GONE_AFTER_S, KnownTopics, Look, changed_ids
+from penstock.spark.known_topics import KnownTopics, Look, changed_ids
 from penstock.spark.mirror import Duty, Mirror
 from penstock.spark.offsets import (
     Mark,
@@ -50,6 +50,7 @@ from penstock.spark.source import RangePartition
 from penstock.types import TopicPartition
 from penstock.wire.cluster import ClusterClient
 from penstock.wire.errors import TopicUnknown
+from penstock.wire.retrying import gone_after_s
 
 _ABSENT_PAUSE_S: Final = 0.2
 
@@ -88,7 +89,7 @@ class Planner:
         self._initial: Mark | None = None
         self._has_begun = False
         self._mirror = Mirror(settings) if settings.mirror else None
-        self._topics = KnownTopics(min(GONE_AFTER_S, settings.access.timeout_s))
+        self._topics = KnownTopics(gone_after_s(settings.access.timeout_s))
         self._asked_at: float | None = None
         self._told_gone: set[str] = set()
         self._target: Position | None = None
@@ -228,12 +229,12 @@ class Planner:
             wait_s = min(wait_s, _ABSENT_PAUSE_S)  # what is not decided yet is asked about soon
         if self._asked_at is not None and now - self._asked_at < wait_s and not again:
             return known
-        found = discover(client, self._settings.subscription)
+        found = discover(client, self._settings.subscription, self._topics.ids())
         self._asked_at = self._monotonic()
         look = self._topics.learn(found.partitions, found.ids, self._asked_at)
         if look.absent and isinstance(self._settings.subscription, Pattern):
             # A question for all topics goes to one broker; one that names them goes to others too.
-            more = discover(client, Topics(tuple(sorted(look.absent))))
+            more = discover(client, Topics(tuple(sorted(look.absent))), self._topics.ids())
             ids = {**found.ids, **more.ids}
             look = self._topics.learn(found.partitions | more.partitions, ids, self._asked_at)
         return look

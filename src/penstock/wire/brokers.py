@@ -4,7 +4,9 @@ Rule 1: a connection that failed in any way is closed and forgotten; the next wh
         one. Whether to try again is not decided here.
 Rule 2: a connection that was left alone may have been closed by its broker: it is looked at before it
         is used again. One on which only unwanted answers are due is not waited for.
-Rule 3: any failure of the network or of the protocol leaves as Failed, with what it means.
+Rule 3: a broker whose word did not help is asked again only after the others that answer: it may be cut off
+        from the metadata store, and say the same for ever.
+Rule 4: any failure of the network or of the protocol leaves as Failed, with what it means.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -74,6 +76,8 @@ class Brokers:
         self._connected: dict[Address, Broker] = {}
         self._doubtful: set[Address] = set()
         """Those that failed last. Others are asked first, or a silent one would be asked for ever."""
+        self._distrusted: dict[Address, int] = {}
+        """Those whose word did not help, with the number of the last such word."""
 
     def at(self, address: Address, timeout_s: float) -> Broker:
         """The connection to this broker, ready to be asked something that takes so long at the most."""
@@ -89,8 +93,7 @@ class Brokers:
 
     def any(self, known: Iterable[Address], left_s: Callable[[], float]) -> Broker:
         """One that answers: preferably one we talk to, then one we have heard of, then one we were told."""
-        candidates = list(dict.fromkeys([*self._connected, *known, *self._bootstrap]))
-        candidates.sort(key=self._doubtful.__contains__)
+        candidates = self.candidates(known)
         troubles = []
         for tried, address in enumerate(candidates):
             try:
@@ -99,6 +102,15 @@ class Brokers:
             except Failed as failed:
                 troubles.append(failed.trouble)
         raise Failed(_together(troubles))
+
+    def candidates(self, known: Iterable[Address]) -> list[Address]:
+        """All that could be asked, in the order in which they should be."""
+        found = list(dict.fromkeys([*self._connected, *known, *self._bootstrap]))
+        return sorted(found, key=lambda each: (each in self._doubtful, self._distrusted.get(each, 0)))
+
+    def distrust(self, address: Address) -> None:
+        """Ask others first from now on: what this broker said of the cluster did not help."""
+        self._distrusted[address] = max(self._distrusted.values(), default=0) + 1
 
     @contextmanager
     def using(self, broker: Broker) -> Iterator[None]:

@@ -69,15 +69,19 @@ class ClusterClient:
 
     # Topics
 
-    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicFacts]:
+    def topics(
+        self, names: Iterable[str] | None = None, ids: Mapping[str, TopicId] | None = None
+    ) -> dict[str, TopicFacts]:
         """Those of these names that exist; None: all that there are and that can be used now.
 
-        A named topic is left out only if no broker that was asked knows it: one broker may be behind.
+        A named topic is left out only if no broker that was asked knows it: one broker may be behind. A
+        topic that `ids` has is described under another id only if no broker that was asked has it under that.
         """
         wanted = None if names is None else list(dict.fromkeys(names))
         if wanted == []:
             return {}
         patience = self._session.patience("asking for topics")
+        patience.wanted |= ids or {}
         return self._session.insist(patience, lambda: self._topics(wanted, patience))
 
     def topic(self, name: str) -> TopicFacts:
@@ -92,9 +96,11 @@ class ClusterClient:
         return found
 
     def _topics(self, wanted: list[str] | None, patience: Patience) -> dict[str, TopicFacts]:
-        asked = self._session.refresh(wanted, patience)
-        if wanted is not None:
-            self._session.refresh_elsewhere(wanted, asked, patience)
+        if wanted is None:
+            self._session.refresh(None, patience)
+        else:
+            ids = {name: patience.wanted.get(name, NO_TOPIC_ID) for name in wanted}
+            self._session.look_up(ids, patience)
         view = self._session.view
         found: dict[str, TopicFacts] = {}
         for name in view.names() if wanted is None else wanted:

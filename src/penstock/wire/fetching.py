@@ -8,7 +8,8 @@ Rule 1: data goes to the caller as it came, in one piece, without a copy: whole 
 Rule 2: about as much is asked for as lies before `end`, judged by what came so far, so that a small
         range of a large topic does not cost a large answer.
 Rule 3: a topic that was deleted and made anew is another topic; its records are not given out. That is so
-        for the topic id that the caller gives, and for the id under which the first answer came.
+        for the topic id that the caller gives, and for the id under which the first answer came. Which
+        brokers have to agree that it is another one, and for how long, is the session's rule 4.
 """
 
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ from penstock.protocol.messages.fetch import (
 from penstock.types import NO_TOPIC_ID, Offset, ProducerId, TopicId, TopicPartition
 from penstock.wire.blocking import Pending
 from penstock.wire.brokers import Broker, Failed
-from penstock.wire.errors import OffsetGone, TopicReplaced
+from penstock.wire.errors import OffsetGone
 from penstock.wire.list_offsets import EARLIEST, LATEST, OffsetsQuestion
 from penstock.wire.retrying import Remedy, Trouble, trouble_of
 from penstock.wire.session import Patience, Session
@@ -46,11 +47,6 @@ _BATCH: Final = Layout(">qi4xb6xi")
 _LENGTH_COUNTS_FROM: Final = 12
 _HEADER_BYTES: Final = 61
 _MAGIC: Final = 2
-
-
-_OTHER_ID: Final = (
-    "the topic was deleted and made anew since its offsets were looked up; what they named is gone"
-)
 
 
 class Fetched(NamedTuple):
@@ -128,12 +124,11 @@ class Fetching:
         self._bytes_per_offset = float(_BYTES_PER_OFFSET_GUESSED)
         self._bytes_floor = 0
         self._wanted_id = topic_id
-        self._topic_id: TopicId | None = None
-        """Of the topic that has answered. What a client remembers from earlier may be a topic before it."""
         self._ahead: _Asked | None = None
 
     def run(self, start: Offset) -> Iterator[Fetched]:
         patience = self._session.patience(f"fetching {self._partition}")
+        patience.expect(self._partition.topic, self._wanted_id)
         position = start
         try:
             while position < self._end:
@@ -155,10 +150,12 @@ class Fetching:
             self._ahead = None
             answer = self._session.wait(asked.broker, asked.pending)
             data = self._judge(answer, position, patience)
-            self._topic_id = asked.topic_id
+            # Not before it answered: what a client remembers from earlier may be a topic before this one.
+            patience.expect(self._partition.topic, asked.topic_id)
             found = self._taken(data, position, asked.size)
         except Failed as failed:
-            named = failed.trouble._replace(what=f"at offset {position}: {failed.trouble.what}")
+            what = f"at offset {position}: {failed.trouble.what}"
+            named = failed.trouble._replace(what=what, about=self._partition)
             self._session.recover(patience, named, [self._partition.topic])
             return None
         patience.restart()
@@ -176,7 +173,6 @@ class Fetching:
 
     def _ask(self, position: Offset, patience: Patience) -> _Asked:
         leader = self._session.leader_of(self._partition, patience)
-        self._check_identity(leader)
         broker = self._session.broker_at(leader.address, patience)
         size = bytes_to_ask(self._end - position, self._bytes_per_offset, self._bytes_at_once)
         size = max(size, self._bytes_floor)
@@ -204,17 +200,6 @@ class Fetching:
             isolation_level=int(self._read_committed),
             topics=[FetchTopic(topic, leader.topic_id, [wanted])],
         )
-
-    def _check_identity(self, leader: Leader) -> None:
-        if self._topic_id is not None and leader.topic_id != self._topic_id:
-            raise TopicReplaced(
-                f"fetching {self._partition} failed: topic {self._partition.topic} was deleted and made anew "
-                "while it was read; what was to be read is gone. Start again with the new one."
-            )
-        if NO_TOPIC_ID not in (self._wanted_id, leader.topic_id) and leader.topic_id != self._wanted_id:
-            # This client, or the broker it asked, may know a topic before or after the one that is wanted:
-            # metadata is asked for again, as it is for a topic that is unknown. Then it is TopicReplaced.
-            raise Failed(trouble_of(ErrorCode.INCONSISTENT_TOPIC_ID, _OTHER_ID))
 
     # Judging
 

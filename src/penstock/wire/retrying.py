@@ -1,16 +1,19 @@
 """What a failure means for whoever asked: try again, look again who leads, or give up. Pure.
 
 Rule 1: whatever passes by itself is tried again, as long as the caller has time; nothing else is.
-Rule 2: an unknown topic passes only right after its creation, while the news spreads. That is given
-        some seconds and not the whole time, because a misspelt name is the likelier reason. The same holds
-        for a topic that has another id than the one asked for.
-Rule 3: an error this table does not know is not tried again.
+Rule 2: a topic that no broker knows passes only right after its creation, while the news spreads. That is
+        given some seconds and not the whole time, because a misspelt name is the likelier reason.
+Rule 3: a topic that was there, and that brokers do not know or have under another id, may be there still: a
+        broker may have just started, or may be cut off from the metadata store. It is gone when all answers
+        lacked it for `gone_after_s`.
+Rule 4: an error this table does not know is not tried again.
 """
 
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from penstock.errors import ErrorCode
+from penstock.types import TopicPartition
 
 
 class Remedy(Enum):
@@ -31,12 +34,17 @@ class Trouble(NamedTuple):
     code: int = ErrorCode.NONE
     """The broker's; none if it is the connection that failed."""
     advice: str = ""
+    about: TopicPartition | None = None
+    """The partition that it is about, if it is about one."""
 
 
 PAUSE_S_MIN: Final = 0.02
 PAUSE_S_MAX: Final = 1.0
 _PAUSE_GROWTH: Final = 2
 UNKNOWN_TOPIC_S_MAX: Final = 5.0
+"""How long a topic is looked for that no broker has described."""
+GONE_AFTER_S: Final = 30.0
+"""How long all answers have to lack a topic that was there before it counts as gone."""
 
 _TRY_AGAIN: Final = frozenset(
     {
@@ -68,6 +76,7 @@ _FIND_COORDINATOR: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, Error
 _ADVICE: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "Check the name of the topic and the number of the partition.",
     ErrorCode.UNKNOWN_TOPIC_ID: "The topic may have been deleted.",
+    ErrorCode.INCONSISTENT_TOPIC_ID: "Begin again with the topic that has the name now.",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Ask for access to the topic.",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "Ask for access to the group.",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Ask for access to the cluster.",
@@ -109,11 +118,22 @@ def is_other_topic(trouble: Trouble) -> bool:
 
 def may_try_again(trouble: Trouble, *, spent_s: float, timeout_s: float) -> bool:
     """`spent_s`: when the next attempt would begin, counted from the first or the last that got somewhere."""
-    if trouble.remedy is Remedy.GIVE_UP:
-        return False
-    is_brief = is_unknown_topic(trouble) or is_other_topic(trouble)
-    allowed_s = min(timeout_s, UNKNOWN_TOPIC_S_MAX) if is_brief else timeout_s
-    return spent_s < allowed_s
+    return trouble.remedy is not Remedy.GIVE_UP and spent_s < timeout_s
+
+
+def gone_after_s(timeout_s: float) -> float:
+    """How long all answers have to lack a topic that was there, for callers who have this much time."""
+    return min(GONE_AFTER_S, timeout_s)
+
+
+def is_gone(trouble: Trouble, *, was_there: bool, absent_s: float, timeout_s: float) -> bool:
+    """Whether a topic that brokers lack is not looked for any longer.
+
+    `absent_s`: when the next attempt would begin, counted from the first answer of all those that lacked it.
+    """
+    if is_other_topic(trouble) or (is_unknown_topic(trouble) and was_there):
+        return absent_s >= gone_after_s(timeout_s)
+    return is_unknown_topic(trouble) and absent_s >= min(UNKNOWN_TOPIC_S_MAX, timeout_s)
 
 
 def pause_s(failures: int) -> float:

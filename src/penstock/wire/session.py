@@ -6,9 +6,13 @@ that stand for the time used up say how often it was tried and what the last att
 Rule 1: questions to several brokers are all sent before the first answer is waited for.
 Rule 2: an answer is taken for those partitions it succeeded for; only the others are asked again.
 Rule 3: a call ends within its time: no attempt begins after it, and each is given no more than is left.
+Rule 4: one broker's word is not enough to lack a topic. In each attempt _OTHERS_MAX others are asked about a
+        topic that the first does not know, or has under another id than is wanted; and each attempt begins
+        with another broker. TopicUnknown and TopicReplaced mean that all who could be asked agreed for as
+        long as retrying.py says.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.config.listeners import Address
@@ -21,13 +25,14 @@ from penstock.protocol.messages.metadata import (
     MetadataResponse,
 )
 from penstock.protocol.schema import Api, Request, Response
-from penstock.types import TopicPartition
+from penstock.types import NO_TOPIC_ID, TopicId, TopicPartition
 from penstock.wire.blocking import Pending
 from penstock.wire.brokers import Broker, Brokers, Failed, Network
 from penstock.wire.errors import RecordsTooLarge, Refused, TopicReplaced, TopicUnknown, Unreachable, WireError
 from penstock.wire.retrying import (
     Remedy,
     Trouble,
+    is_gone,
     is_other_topic,
     is_unknown_topic,
     may_try_again,
@@ -41,7 +46,7 @@ _MANY_COORDINATORS: Final = 4
 """The first version of FindCoordinator that takes several keys."""
 _OTHERS_MAX: Final = 2
 _OTHER_S_MAX: Final = 5.0
-"""How many brokers are asked about a topic that the first one does not know, and for how long each."""
+"""How many more brokers are asked about a topic that the first one lacks, and for how long each."""
 
 Work = TypeVar("Work")
 Found = TypeVar("Found")
@@ -65,12 +70,25 @@ class Patience:
         self._network = network
         self.what = what
         self._timeout_s = timeout_s
+        self.wanted: dict[str, TopicId] = {}
+        """Topics that the call is about only if they have these ids."""
+        self._found_at: dict[TopicPartition | None, float] = {}
         self.restart()
 
     def restart(self) -> None:
         """It got somewhere; what is left to do has the whole time again."""
-        self._begun = self._network.monotonic()
+        self._begun = self._attempt_begun = self._network.monotonic()
         self._failures = 0
+        self._absent: tuple[TopicPartition | None, float] | None = None
+
+    def expect(self, topic: str, topic_id: TopicId) -> None:
+        """From now on the call is about the topic with this id, unless brokers have no topic ids."""
+        if topic_id != NO_TOPIC_ID:
+            self.wanted[topic] = topic_id
+
+    def found(self, partition: TopicPartition) -> None:
+        """A broker has named the leader of the partition, so that its name is not misspelt."""
+        self._found_at[partition] = self._network.monotonic()
 
     def left_s(self) -> float:
         return self._begun + self._timeout_s - self._network.monotonic()
@@ -78,23 +96,43 @@ class Patience:
     def after(self, trouble: Trouble) -> None:
         """Returns when it is time for the next attempt. WireError if there is to be none."""
         self._failures += 1
-        spent_s = self._network.monotonic() - self._begun
+        now = self._network.monotonic()
         pause = pause_s(self._failures)
-        if not may_try_again(trouble, spent_s=spent_s + pause, timeout_s=self._timeout_s):
-            raise self._error(trouble, spent_s)
+        gone = self._is_gone(trouble, now + pause)
+        spent_s = now - self._begun
+        if gone or not may_try_again(trouble, spent_s=spent_s + pause, timeout_s=self._timeout_s):
+            raise self._error(trouble, spent_s, is_gone=gone)
         self._network.sleep(pause)
+        self._attempt_begun = self._network.monotonic()
 
-    def _error(self, trouble: Trouble, spent_s: float) -> WireError:
+    def _is_gone(self, trouble: Trouble, then: float) -> bool:
+        if is_unknown_topic(trouble) or is_other_topic(trouble):
+            if self._absent is None or self._absent[0] != trouble.about:
+                self._absent = (trouble.about, self._attempt_begun)
+        elif trouble.code != ErrorCode.NONE:
+            self._absent = None
+        # A broker that cannot be reached says nothing about a topic.
+        if self._absent is None:
+            return False
+        about, since = self._absent
+        was_there = about in self._found_at or (about is not None and about.topic in self.wanted)
+        if is_other_topic(trouble):
+            # A broker that had it under the id that is wanted disagrees with those before it.
+            since = max(since, self._found_at.get(about, since))
+        return is_gone(trouble, was_there=was_there, absent_s=then - since, timeout_s=self._timeout_s)
+
+    def _error(self, trouble: Trouble, spent_s: float, *, is_gone: bool) -> WireError:
         tried = f" (tried {self._failures} times in {spent_s:.1f} s)" if self._failures > 1 else ""
         advice = f" {trouble.advice}" if trouble.advice else ""
-        return _kind(trouble)(f"{self.what} failed: {trouble.what}{tried}.{advice}")
+        kind = _kind_of_absence(trouble) if is_gone else _kind(trouble)
+        return kind(f"{self.what} failed: {trouble.what}{tried}.{advice}")
+
+
+def _kind_of_absence(trouble: Trouble) -> type[WireError]:
+    return TopicReplaced if is_other_topic(trouble) else TopicUnknown
 
 
 def _kind(trouble: Trouble) -> type[WireError]:
-    if is_unknown_topic(trouble):
-        return TopicUnknown
-    if is_other_topic(trouble):
-        return TopicReplaced
     if trouble.code in _TOO_LARGE:
         return RecordsTooLarge
     if trouble.code == ErrorCode.NONE:
@@ -109,6 +147,8 @@ class Session:
         self.timeout_s = timeout_s
         self.view = ClusterView()
         self._coordinators: dict[str, Address] = {}
+        self._told_by: Address | None = None
+        """The broker whose word about leaders was taken last."""
 
     def patience(self, what: str) -> Patience:
         return Patience(self._network, what, self.timeout_s)
@@ -140,19 +180,25 @@ class Session:
         if names is None:
             self.view = ClusterView()
         self.view.learn(answer)
+        self._told_by = broker.address
         return broker.address
 
-    def refresh_elsewhere(self, names: Sequence[str], asked: Address, patience: Patience) -> None:
-        """Ask brokers other than `asked` about topics that it does not know: it may be behind the others."""
-        others = [address for address in self.view.addresses.values() if address != asked]
-        for address in others[:_OTHERS_MAX]:
-            if not (unknown := self.view.unknown(names)):
+    def look_up(self, wanted: Mapping[str, TopicId], patience: Patience) -> None:
+        """Ask one broker who leads these topics, and others about those that it lacks: it may be behind."""
+        asked = self.refresh(wanted, patience)
+        known = self._brokers.candidates(self.view.addresses.values())
+        for address in [each for each in known if each != asked][:_OTHERS_MAX]:
+            if not (lacking := self.view.lacking(wanted)):
                 return
+            self._brokers.distrust(asked)  # the next look begins with another, and so reaches all
+            asked = address
             try:
                 broker = self._brokers.at(address, min(max(patience.left_s(), 0.001), _OTHER_S_MAX))
-                self.view.learn(self._metadata(broker, unknown))
+                answer = self._metadata(broker, lacking)
             except Failed:
                 continue  # one broker has answered; this was a second opinion, and others may give it
+            if self.view.improve(answer, lacking):
+                self._told_by = address
 
     def _metadata(self, broker: Broker, names: Iterable[str] | None) -> MetadataResponse:
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
@@ -165,10 +211,16 @@ class Session:
     def leaders_of(
         self, partitions: Iterable[TopicPartition], patience: Patience
     ) -> dict[TopicPartition, Leader | Trouble]:
+        """The leader of each, in the topic that the call is about; or why none is known."""
         partitions = list(partitions)
-        if unheard_of := self.view.unheard_of(partition.topic for partition in partitions):
-            self.refresh(unheard_of, patience)
-        return {partition: self.view.leader_of(partition) for partition in partitions}
+        wanted = {each.topic: patience.wanted.get(each.topic, NO_TOPIC_ID) for each in partitions}
+        if lacking := self.view.lacking(wanted):
+            self.look_up(lacking, patience)
+        leaders = {each: self.view.leader_of(each, wanted[each.topic]) for each in partitions}
+        for partition, leader in leaders.items():
+            if isinstance(leader, Leader):
+                patience.found(partition)
+        return leaders
 
     def leader_of(self, partition: TopicPartition, patience: Patience) -> Leader:
         found = self.leaders_of([partition], patience)[partition]
@@ -191,6 +243,8 @@ class Session:
         patience.after(trouble)
         if trouble.remedy is Remedy.FIND_LEADER:
             self.view.forget(names)
+            if self._told_by is not None:
+                self._brokers.distrust(self._told_by)
         elif trouble.remedy is Remedy.FIND_COORDINATOR:
             self._coordinators.clear()
 
@@ -210,7 +264,7 @@ class Session:
                     troubles[partition] = trouble
             if left:
                 partition, trouble = _worst(left, troubles)
-                named = trouble._replace(what=f"{partition}: {trouble.what}")
+                named = trouble._replace(what=f"{partition}: {trouble.what}", about=partition)
                 self.recover(patience, named, {each.topic for each in left})
         return found
 

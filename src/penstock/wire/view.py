@@ -1,19 +1,31 @@
 """The cluster as its brokers told us: who they are, which topics exist, who leads. Pure.
 
-Rule: what is forgotten is asked for again; nothing here is ever believed to be the truth, only the
-      last that was heard.
+Rule 1: what is forgotten is asked for again; nothing here is ever believed to be the truth, only the
+        last that was heard.
+Rule 2: of two brokers that describe a topic differently, the one counts that has it under the id that is
+        wanted (`improve`). Of two descriptions under other ids the first one stays.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
 from typing import Final, NamedTuple
 
 from penstock.config.listeners import Address
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
-from penstock.types import NodeId, TopicId, TopicPartition
+from penstock.types import NO_TOPIC_ID, NodeId, TopicId, TopicPartition
 from penstock.wire.retrying import Remedy, Trouble, is_unknown_topic, trouble_of
 
 _NO_LEADER: Final = Trouble("it has no leader at present", Remedy.FIND_LEADER, ErrorCode.LEADER_NOT_AVAILABLE)
+
+
+class Fit(IntEnum):
+    """How well what was heard of a topic fits what is wanted, from the least to the best."""
+
+    UNKNOWN = 0
+    TROUBLE = 1
+    OTHER_ID = 2
+    WANTED = 3
 
 
 class TopicFacts(NamedTuple):
@@ -61,25 +73,35 @@ class ClusterView:
         }
         self._topics[name] = TopicView(facts, leaders)
 
+    def improve(self, answer: MetadataResponse, wanted: Mapping[str, TopicId]) -> bool:
+        """Take a second opinion about topics for which it fits better than the first. Whether it did."""
+        other = ClusterView()
+        other.learn(answer)
+        better = [name for name in wanted if other._fit(name, wanted[name]) > self._fit(name, wanted[name])]
+        if not better:
+            return False
+        self.addresses, self.controller = other.addresses, other.controller
+        for topic in answer.topics:
+            if topic.name in better:
+                self._learn_topic(topic)
+        return True
+
     def forget(self, names: Iterable[str]) -> None:
         for name in names:
             self._topics.pop(name, None)
             self._troubles.pop(name, None)
 
-    def unheard_of(self, names: Iterable[str]) -> list[str]:
-        """Those about which nothing is known, not even that they do not exist."""
-        return [
-            name for name in dict.fromkeys(names) if name not in self._topics and name not in self._troubles
-        ]
+    def lacking(self, wanted: Mapping[str, TopicId]) -> dict[str, TopicId]:
+        """Those of the topics that no broker has described, or only under another id."""
+        lacked = (Fit.UNKNOWN, Fit.OTHER_ID)
+        return {name: each for name, each in wanted.items() if self._fit(name, each) in lacked}
 
-    def unknown(self, names: Iterable[str]) -> list[str]:
-        """Those that no broker has described, because the brokers asked say that they do not exist."""
-        return [
-            name
-            for name in names
-            if name not in self._topics
-            and (name not in self._troubles or is_unknown_topic(self._troubles[name]))
-        ]
+    def _fit(self, name: str, wanted: TopicId) -> Fit:
+        if name in self._topics:
+            is_wanted = is_same_topic(self._topics[name].facts.id, wanted)
+            return Fit.WANTED if is_wanted else Fit.OTHER_ID
+        trouble = self._troubles.get(name)
+        return Fit.UNKNOWN if trouble is None or is_unknown_topic(trouble) else Fit.TROUBLE
 
     def names(self) -> list[str]:
         return [*self._topics, *self._troubles]
@@ -89,11 +111,15 @@ class ClusterView:
             return self._topics[name].facts
         return self._troubles.get(name)
 
-    def leader_of(self, partition: TopicPartition) -> Leader | Trouble:
+    def leader_of(self, partition: TopicPartition, wanted: TopicId = NO_TOPIC_ID) -> Leader | Trouble:
+        """Who leads the partition, if its topic has the id that is wanted."""
         topic = self._topics.get(partition.topic)
         if topic is None:
             unknown = trouble_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return self._troubles.get(partition.topic, unknown)
+        if not is_same_topic(topic.facts.id, wanted):
+            detail = f"topic {partition.topic} was deleted and made anew; what was to be read of it is gone"
+            return trouble_of(ErrorCode.INCONSISTENT_TOPIC_ID, detail)
         if partition.partition not in topic.leaders:
             detail = f"the topic has {topic.facts.partitions} partitions"
             return trouble_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
@@ -105,3 +131,8 @@ class ClusterView:
         """Whether every partition of a topic has a leader."""
         topic = self._topics.get(name)
         return topic is not None and all(node in self.addresses for node, _ in topic.leaders.values())
+
+
+def is_same_topic(one: TopicId, other: TopicId) -> bool:
+    """Whether two ids can be of one topic: brokers without topic ids do not tell."""
+    return one == other or NO_TOPIC_ID in (one, other)

@@ -138,10 +138,11 @@ def test_records_of_a_topic_made_anew_after_the_plan_are_not_archived(
     create(running, "anew")
     fill(running, "anew", numbered(50))
     files = TaskFiles(tmp_path, Shape(PartitionBy.NONE), batch=0, task=0, flat=True)
-    strict = writer_for(running, tmp_path / "lake", "anew")
+    soon = {"kafka.default.api.timeout.ms": "2000"}
+    strict = writer_for(running, tmp_path / "lake", "anew", **soon)
     with pytest.raises(DataLost, match=r"anew-0.*was deleted and made anew"):
         written(strict.rows(ranges("anew", (0, 50), topic_id=planned), files), files)
-    lenient = writer_for(running, tmp_path / "lake", "anew", failOnDataLoss="false")
+    lenient = writer_for(running, tmp_path / "lake", "anew", failOnDataLoss="false", **soon)
     assert written(lenient.rows(ranges("anew", (0, 50), topic_id=planned), files), files) == ()
     assert files.lost == 50
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
@@ -14,9 +13,7 @@ from penstock.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from penstock.protocol.messages.metadata import METADATA
 from penstock.spark.discovery import DataLost
-from penstock.spark.known_topics import GONE_AFTER_S
 from penstock.spark.offsets import Mark, Position, mark_document, mark_of
 from penstock.spark.options import stream_read_settings
 from penstock.spark.planner import Planner
@@ -24,6 +21,7 @@ from penstock.spark.source import RangePartition
 from penstock.types import NO_TOPIC_ID, TopicId, TopicPartition
 from penstock.wire.cluster import EARLIEST, ClusterClient
 from penstock.wire.errors import TopicUnknown
+from penstock.wire.retrying import GONE_AFTER_S
 from tests.unit.wire.fake_cluster import ORDERS, OTHER, TOPIC_ID, FakeCluster, client_of
 
 NEW_ID = TopicId(b"another topic...")
@@ -121,20 +119,28 @@ def test_a_topic_that_one_broker_does_not_know_is_there(subscription: dict[str, 
     world = World()
     planner = world.planner(**subscription)
     start = planner.next_end(at({ORDERS: 50, OTHER: 60}), takes_all=True)
-    knows = world.cluster.metadata
-
-    def ignorant(request: Any) -> Any:
-        existing, world.cluster.existing = world.cluster.existing, set()
-        answer = knows(request, 0)
-        world.cluster.existing = existing
-        return answer
-
-    world.cluster.brokers[0].on(METADATA, ignorant)
+    world.cluster.mislead(0, existing=set())
     world.ends = {ORDERS: 101, OTHER: 201}
     assert planner.next_end(start, takes_all=True) == at({ORDERS: 101, OTHER: 201})
     world.cluster.sleep(GONE_AFTER_S)
     world.ends = {ORDERS: 102, OTHER: 202}
     assert planner.next_end(start, takes_all=True) == at({ORDERS: 102, OTHER: 202})
+
+
+@pytest.mark.parametrize("subscription", SUBSCRIPTIONS)
+@pytest.mark.parametrize("loss", ["true", "false"])
+def test_a_topic_that_one_broker_has_under_another_id_is_there(
+    subscription: dict[str, str], loss: str
+) -> None:
+    world = World()
+    planner = world.planner(**subscription, failOnDataLoss=loss)
+    start = planner.next_end(at({ORDERS: 50, OTHER: 60}), takes_all=True)
+    world.cluster.mislead(0, topic_id=NEW_ID)
+    for _ in range(3):
+        world.ends = {partition: end + 1 for partition, end in world.ends.items()}
+        assert planner.next_end(start, takes_all=True) == at(world.ends)
+        world.cluster.sleep(GONE_AFTER_S)
+    assert ranges(planner, start, at(world.ends)) == [(ORDERS, 100, 103), (OTHER, 200, 203)]
 
 
 @pytest.mark.parametrize("subscription", SUBSCRIPTIONS)

@@ -183,6 +183,18 @@ class FakeCluster:
         self.now += seconds
         self.on_sleep()
 
+    def mislead(self, number: int, **facts: Any) -> None:
+        """Have a broker describe the cluster by these facts (`topic_id`, ...) instead of the true ones."""
+
+        def answer(request: MetadataRequest, version: int) -> MetadataResponse:
+            true = {name: getattr(self, name) for name in facts}
+            vars(self).update(facts)
+            found = self.metadata(request, version)
+            vars(self).update(true)
+            return found
+
+        self.brokers[number].handlers[METADATA.key] = answer
+
     # What every broker answers
 
     def init_producer_id(self, request: InitProducerIdRequest, version: int) -> InitProducerIdResponse:

@@ -4,11 +4,13 @@ import pytest
 
 from penstock.errors import ErrorCode
 from penstock.wire.retrying import (
+    GONE_AFTER_S,
     PAUSE_S_MAX,
     PAUSE_S_MIN,
     UNKNOWN_TOPIC_S_MAX,
     Remedy,
     Trouble,
+    is_gone,
     may_try_again,
     pause_s,
     remedy_of,
@@ -64,9 +66,31 @@ def test_what_does_not_pass_is_not_tried_again() -> None:
 def test_an_unknown_topic_has_the_time_that_news_takes_to_spread() -> None:
     unknown = trouble_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    assert may_try_again(unknown, spent_s=UNKNOWN_TOPIC_S_MAX - 0.1, timeout_s=60)
-    assert not may_try_again(unknown, spent_s=UNKNOWN_TOPIC_S_MAX, timeout_s=60)
-    assert not may_try_again(unknown, spent_s=2, timeout_s=2)
+    assert not is_gone(unknown, was_there=False, absent_s=UNKNOWN_TOPIC_S_MAX - 0.1, timeout_s=60)
+    assert is_gone(unknown, was_there=False, absent_s=UNKNOWN_TOPIC_S_MAX, timeout_s=60)
+    assert is_gone(unknown, was_there=False, absent_s=2, timeout_s=2)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    ],
+)
+def test_a_topic_that_was_there_has_the_time_that_a_broker_takes_to_catch_up(code: ErrorCode) -> None:
+    lacking = trouble_of(code)
+
+    assert not is_gone(lacking, was_there=True, absent_s=GONE_AFTER_S - 0.1, timeout_s=60)
+    assert is_gone(lacking, was_there=True, absent_s=GONE_AFTER_S, timeout_s=60)
+    assert is_gone(lacking, was_there=True, absent_s=2, timeout_s=2)
+
+
+def test_trouble_that_says_nothing_of_a_topic_does_not_make_it_gone() -> None:
+    moved = trouble_of(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    assert not is_gone(moved, was_there=True, absent_s=59, timeout_s=60)
 
 
 def test_pauses_grow_to_a_bound() -> None:
