@@ -146,6 +146,8 @@ class _Happening:
 
     async def _take_down(self, nodes: list[SimNode], seconds: float, *, loses_power: bool) -> None:
         down = [node for node in nodes if self._cluster.may_crash(node.id)]
+        if loses_power and not self._cluster.plan.extras.flushes_before_ack:
+            down = down[:1]  # what the others have in memory must stay there
         for node in down:
             may_lose = self._cluster.may_lose_power(node.id)
             await node.kill()
