@@ -15,8 +15,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from penstock.errors import CommandFailed
-from penstock.spark.pipelines.etl import database_source
-from penstock.spark.pipelines.etl.database_source import DatabaseReader, with_letters
+from penstock.spark.pipelines.etl.database_source import SETTLE_S_MAX, DatabaseReader, with_letters
 from penstock.spark.pipelines.etl.rows import columns_of
 from penstock.spark.pipelines.etl.settling import SAME_TIME_S
 from tests.spark.postgres_server import postgres_server
@@ -42,19 +41,26 @@ class Streams:
         self.all: list[Stream] = []
 
     def __call__(
-        self, url: str, table: str, column: str, *, rows_max: int = 100, unique: str = ""
+        self,
+        url: str,
+        table: str,
+        column: str,
+        *,
+        rows_max: int = 100,
+        unique: str = "",
+        settle_s_max: float = SETTLE_S_MAX,
     ) -> "Stream":
-        self.all.append(Stream(url, table, column, rows_max, unique))
+        options = {"url": url, "table": table, "column": column, "rowsPerBatch": str(rows_max)}
+        options |= {"deadTopic": "dead", **({"unique": unique} if unique else {})}
+        self.all.append(Stream(options, settle_s_max))
         return self.all[-1]
 
 
 class Stream:
     """A streaming query over one table, as Spark's micro-batches drive it."""
 
-    def __init__(self, url: str, table: str, column: str, rows_max: int, unique: str) -> None:
-        options = {"url": url, "table": table, "column": column, "rowsPerBatch": str(rows_max)}
-        options |= {"deadTopic": "dead", **({"unique": unique} if unique else {})}
-        self.reader = DatabaseReader(options, with_letters(columns_of("name string")))
+    def __init__(self, options: dict[str, str], settle_s_max: float) -> None:
+        self.reader = DatabaseReader(options, with_letters(columns_of("name string")), settle_s_max)
         self.position: dict[str, Any] = self.reader.initialOffset()
         self.names: list[str] = []
 
@@ -262,13 +268,10 @@ def rows_read(url: str) -> int:
     return int(found[0])
 
 
-def test_a_bounded_run_tells_of_a_transaction_that_does_not_end(
-    url: str, streams: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database_source, "SETTLE_S_MAX", 0.3)
+def test_a_bounded_run_tells_of_a_transaction_that_does_not_end(url: str, streams: Streams) -> None:
     made(url, "create table held (id bigint primary key, name text)")
     put(url, "insert into held values (1, 'x')")
     with psycopg.connect(url) as slow:
         slow.execute("select 1")
         with pytest.raises(CommandFailed, match=r"held: .* open for .* pg_stat_activity"):
-            streams(url, "held", "id").reader.prepareForTriggerAvailableNow()
+            streams(url, "held", "id", settle_s_max=0.3).reader.prepareForTriggerAvailableNow()

@@ -15,7 +15,7 @@ Rule 2: what a table leaves on disk beside its rows is bounded. Old metadata fil
 import fcntl
 import json
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -126,8 +126,19 @@ class SyncingCatalog(SqlCatalog):
 
 
 class IcebergLakeTable:
-    def __init__(self, folder: Path, by: PartitionBy, time_column: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        by: PartitionBy,
+        time_column: str,
+        *,
+        properties: Mapping[str, str] = FEW_FILES,
+        expired_at_once: int = EXPIRED_AT_ONCE,
+    ) -> None:
+        """`properties` are given to a table that does not say otherwise."""
         self._folder = folder
+        self._properties = properties
+        self._expired_at_once = expired_at_once
         self._by = by
         self._time_column = time_column
         self._name = (NAMESPACE, folder.name)
@@ -153,7 +164,7 @@ class IcebergLakeTable:
                 self._append(table, batch, recorded.after(batch))
             except CommitFailedException:
                 continue  # somebody else committed: look at the table again
-            if len(_expired(table, _now_ms() - _snapshot_age_ms(table))) >= EXPIRED_AT_ONCE:
+            if len(_expired(table, _now_ms() - _snapshot_age_ms(table))) >= self._expired_at_once:
                 self._without_old_snapshots(table, _now_ms() - _snapshot_age_ms(table))
             return True
         raise CorruptData(f"the table in {self._folder} changes faster than it can be written")
@@ -240,7 +251,7 @@ class IcebergLakeTable:
             table = self._opened().load_table(self._name)
         except NoSuchTableError:
             return None
-        wanted = {name: value for name, value in FEW_FILES.items() if name not in table.properties}
+        wanted = {name: value for name, value in self._properties.items() if name not in table.properties}
         wanted |= {name: value for name, value in NO_RETRIES.items() if table.properties.get(name) != value}
         if wanted:
             with table.transaction() as change:
@@ -261,7 +272,7 @@ class IcebergLakeTable:
         measured = [name for name in columns_with_statistics(schema) if name != self._time_column]
         properties = {
             **NO_RETRIES,
-            **FEW_FILES,
+            **self._properties,
             f"{METRICS}.default": "none",
             f"{METRICS}.column.{self._time_column}": "full",
         }
