@@ -25,8 +25,6 @@ from penstock.host.metadata_store import (
     StoreFull,
     StoreRefuses,
 )
-from penstock.metadata import etcd as etcd_module
-from penstock.metadata import etcd_client
 from penstock.metadata.etcd import EtcdStore
 from penstock.metadata.etcd_url import parse_etcd_url
 from tests.integration.etcd_process import Etcd, require_etcd, running_etcd
@@ -52,8 +50,8 @@ class Stores:
         self._url = url
         self._made: list[EtcdStore] = []
 
-    def connect(self) -> MetadataStore:
-        self._made.append(EtcdStore(parse_etcd_url(self._url)))
+    def connect(self, **limits: int) -> MetadataStore:
+        self._made.append(EtcdStore(parse_etcd_url(self._url), **limits))
         return self._made[-1]
 
     async def __aenter__(self) -> "Stores":
@@ -89,11 +87,10 @@ async def test_clusters_under_different_roots_do_not_see_each_other(url: str) ->
         assert await events(other, "/", revision - 1, 1) == [Event(later, (Put("/k", b"2"),))]
 
 
-async def test_many_pages_are_one_snapshot(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_pages_are_one_snapshot(url: str) -> None:
     """Somebody writes between the pages, and what is read shows none of it."""
-    monkeypatch.setattr(etcd_module, "ETCD_PAGE_ENTRIES", 7)
     async with Stores(url) as stores:
-        reader, writer = stores.connect(), stores.connect()
+        reader, writer = stores.connect(page_entries=7), stores.connect()
         keys = [f"/k/{number:03}" for number in range(100)]
         revision = await put(writer, *keys)
         stop = asyncio.Event()
@@ -184,9 +181,7 @@ async def _fill(store: MetadataStore) -> None:
 # Members
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(etcd_client, "ETCD_PATIENCE_MS_MAX", 500)
+LITTLE_PATIENCE_MS = 500
 
 
 async def test_the_next_member_is_asked_when_one_is_gone(tmp_path: Path) -> None:
@@ -240,11 +235,10 @@ async def test_a_transaction_at_a_member_that_stalls_is_unknown(tmp_path: Path) 
                 assert (await store.read("/k")).entries["/k"].value == b"2"
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_without_a_majority_nothing_is_answered_and_the_watch_ends(tmp_path: Path) -> None:
     with running_etcd(tmp_path, size=3) as etcd:
         async with Stores(etcd.url) as stores:
-            store = stores.connect()
+            store = stores.connect(patience_ms_max=LITTLE_PATIENCE_MS)
             start = await put(store, "/k")
             waiting = asyncio.ensure_future(anext(store.watch("/", start)))
             await asyncio.sleep(0.1)
@@ -263,10 +257,9 @@ async def test_without_a_majority_nothing_is_answered_and_the_watch_ends(tmp_pat
             await put(store, "/k", value=b"3")
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_an_etcd_that_is_not_there_is_away_within_seconds() -> None:
     async with Stores("etcd://127.0.0.1:1") as stores:
-        store = stores.connect()
+        store = stores.connect(patience_ms_max=LITTLE_PATIENCE_MS)
         async with asyncio.timeout(8):
             with pytest.raises(StoreAway, match=r"127\.0\.0\.1:1"):
                 await store.read("/")
@@ -381,12 +374,11 @@ async def test_etcd_is_reached_over_tls_with_a_certificate_of_ours(secured: Secu
         assert await events(store, "/", start, 1) == [Event(last, (Put("/k", b"2"),))]
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_without_trust_on_both_sides_etcd_is_away(secured: Secured) -> None:
     for options in (f"ca={secured.options['ca']}", "tls=true", "tls=false"):
         async with Stores(f"{secured.etcd.url}?{options}") as stores:
             with pytest.raises(StoreAway):
-                await stores.connect().read("/")
+                await stores.connect(patience_ms_max=LITTLE_PATIENCE_MS).read("/")
 
 
 async def test_a_certificate_that_cannot_be_read_is_named() -> None:

@@ -8,12 +8,15 @@ from contextlib import ExitStack
 
 import pytest
 
+from penstock.broker.broker import BrokerLimits
+from penstock.broker.connection import ConnectionLimits
+from penstock.broker.server import ServerLimits
 from penstock.protocol.frames import encode_request
 from penstock.protocol.messages.api_versions import API_VERSIONS, ApiVersionsRequest
 from penstock.protocol.messages.create_topics import CREATE_TOPICS, CreatableTopic, CreateTopicsRequest
 from penstock.protocol.messages.fetch import FETCH, FetchPartition, FetchRequest, FetchTopic
 from penstock.protocol.messages.produce import PRODUCE
-from penstock.testing import broker as in_process_broker
+from penstock.testing.in_process import broker_with
 from tests.integration.broker_process import BrokerProcess, eventually, serving
 from tests.integration.hostile import hostile_socket, peak_memory_mib, processor_seconds, unharmed
 from tests.integration.raw_client import (
@@ -214,11 +217,12 @@ def test_fetches_that_wait_for_more_than_there_is_do_not_slow_appends(
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr("penstock.broker.connection.FRAME_COMPLETION_MS_MAX", 300)
-    monkeypatch.setattr("penstock.broker.connection.SLOW_READER_MS_MAX", 300)
-    monkeypatch.setattr("penstock.broker.server.CONNECTION_SWEEP_MS", 50)
-    with in_process_broker() as running:
+def impatient() -> Iterator[str]:
+    limits = BrokerLimits(
+        connection=ConnectionLimits(frame_completion_ms_max=300, slow_reader_ms_max=300),
+        server=ServerLimits(connection_sweep_ms=50),
+    )
+    with broker_with(limits=limits) as running:
         yield running.bootstrap
 
 

@@ -9,9 +9,12 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from penstock.broker.broker import BrokerLimits
+from penstock.broker.connection import ConnectionLimits
+from penstock.broker.memory import MemoryLimits
 from penstock.protocol.frames import encode_request
 from penstock.protocol.messages.fetch import FETCH
-from penstock.testing import broker as in_process_broker
+from penstock.testing.in_process import broker_with
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.hostile import hostile_socket, peak_memory_mib, unharmed
 from tests.integration.raw_client import FETCH_VERSION, RawClient, batch_of, connected, fetch_request
@@ -94,11 +97,12 @@ def test_two_thousand_unfinished_requests_keep_nobody_out(
         assert peak_memory_mib(own_broker.pid) < PEAK_MIB_MAX
 
 
-def test_fetches_that_wait_by_the_thousand_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.memory.DECODED_BYTES_MAX", 2 * 1024 * KIB)
+def test_fetches_that_wait_by_the_thousand_keep_nobody_out() -> None:
+    memory = MemoryLimits(decoded_bytes_max=2 * 1024 * KIB)
+    limits = BrokerLimits(connection=ConnectionLimits(memory=memory))
     asked = fetch_request("honest", 0, max_wait_ms=INT_MAX, min_bytes=INT_MAX)
     frame = b"".join(encode_request(FETCH, FETCH_VERSION, 1, "x", asked))
-    with in_process_broker() as running, connected(running.bootstrap) as client:
+    with broker_with(limits=limits) as running, connected(running.bootstrap) as client:
         client.create_topic("honest")
         with besieged(running.bootstrap, frame * WAITING_PER_CONNECTION, connections=20) as siege:
             assert_is_served(client, siege, 2)

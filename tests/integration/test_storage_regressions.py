@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.broker import BrokerLimits
 from penstock.errors import ErrorCode
+from penstock.host.disk import Disk
+from penstock.host.os_disk import OsDisk
 from penstock.limits import DISK_RESERVE_BYTES
 from penstock.protocol.batches import split_batches
 from penstock.protocol.messages.delete_topics import DELETE_TOPICS, DeleteTopicsRequest
@@ -33,7 +36,7 @@ from penstock.protocol.messages.produce import (
     TopicProduceData,
 )
 from penstock.protocol.records import Record, build_batch, iterate
-from penstock.testing import broker
+from penstock.testing.in_process import broker_with
 from penstock.types import Offset
 from tests.integration.broker_process import BrokerProcess, eventually, serving
 from tests.integration.disk_faults import small_disk
@@ -62,9 +65,18 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> OsFaults:
 
 
 @contextmanager
-def client_of(data_dir: Path, **settings: str | int) -> Iterator[RawClient]:
+def client_of(
+    data_dir: Path,
+    limits: BrokerLimits | None = None,
+    disk: Disk | None = None,
+    /,
+    **settings: str | int,
+) -> Iterator[RawClient]:
     """Of a broker in this process, which runs as long as the client does."""
-    with broker(data_dir, **settings) as running, connected(running.bootstrap) as client:
+    with (
+        broker_with(data_dir, settings, limits=limits, disk=disk) as running,
+        connected(running.bootstrap) as client,
+    ):
         yield client
 
 
@@ -98,12 +110,11 @@ def delete_topic(client: RawClient, topic: str) -> int:
 
 
 def test_a_topic_can_be_deleted_when_there_is_no_room_to_rename_its_folder(
-    data_dir: Path, faults: OsFaults, monkeypatch: pytest.MonkeyPatch
+    data_dir: Path, faults: OsFaults
 ) -> None:
     """Some file systems need a block for it. What was set aside for freeing space is given up."""
-    monkeypatch.setattr("penstock.broker.broker.DISK_RESERVE_CHECK_MS", NEVER_MS)
     full = faults.add("rename", lambda path: path.endswith("/big-0"), system_error(errno.ENOSPC), times_max=1)
-    with client_of(data_dir) as client:
+    with client_of(data_dir, BrokerLimits(disk_reserve_check_ms=NEVER_MS)) as client:
         write(client, "big", bytes(MIB // 2))
         write(client, "other", b"before")
         (data_dir / "reserve").write_bytes(bytes(1024))
@@ -238,13 +249,12 @@ def use_gaps_between_descriptors(running: BrokerProcess, stack: ExitStack) -> No
 
 @pytest.mark.parametrize("policy", ["before_ack", "os"])
 def test_a_producer_to_more_partitions_than_files_may_be_open_gets_through_by_trying_again(
-    data_dir: Path, faults: OsFaults, monkeypatch: pytest.MonkeyPatch, policy: str
+    data_dir: Path, faults: OsFaults, policy: str
 ) -> None:
-    monkeypatch.setattr("penstock.host.os_disk.OPEN_FILES_MAX", 20)
     logs = f"{data_dir}/logs/"
     faults.add("open", lambda path: path.startswith(logs) and opened_below(logs) >= 30, no_descriptor_left)
     settings: dict[str, str | int] = {"num.partitions": 100, "log.flush.policy": policy}
-    with client_of(data_dir, **settings) as client:
+    with client_of(data_dir, None, OsDisk(files_max=20), **settings) as client:
         client.create_topic("wide")
         for _ in range(2):
             left = list(range(100))

@@ -14,9 +14,12 @@ import trustme
 from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+from penstock.broker.broker import BrokerLimits
+from penstock.broker.server import ServerLimits
 from penstock.errors import ConfigError
 from penstock.protocol.messages.metadata import METADATA, MetadataRequest
 from penstock.testing import Broker, broker
+from penstock.testing.in_process import broker_with
 from tests.integration.broker_process import eventually
 from tests.integration.messages import QUIET, assert_same, spread, varied_messages
 from tests.integration.raw_client import Closed, RawClient, connected
@@ -204,10 +207,10 @@ def test_plaintext_to_the_tls_port_is_refused_without_harm(
 
 
 def test_handshakes_that_stall_are_cut_off_and_keep_nobody_else_waiting(
-    certificates: Certificates, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("penstock.broker.server.TLS_HANDSHAKE_MS_MAX", 1_000)
-    with broker(**certificates.settings()) as running, ExitStack() as stack:
+    limits = BrokerLimits(server=ServerLimits(tls_handshake_ms_max=1_000))
+    with broker_with(None, certificates.settings(), limits=limits) as running, ExitStack() as stack:
         stalled = [stack.enter_context(connected(running.bootstrap)) for _ in range(50)]
         for client in stalled[::2]:
             client.socket.sendall(b"\x16\x03\x01\x02\x00")
@@ -221,11 +224,11 @@ def test_handshakes_that_stall_are_cut_off_and_keep_nobody_else_waiting(
 
 
 def test_a_certificate_that_is_replaced_is_used_by_the_next_handshake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("penstock.broker.broker.TLS_RELOAD_CHECK_MS", 50)
     certificates = Certificates(tmp_path)
-    with broker(**certificates.settings()) as running:
+    limits = BrokerLimits(tls_reload_check_ms=50)
+    with broker_with(None, certificates.settings(), limits=limits) as running:
         before = speak(running.bootstrap, certificates.context())
         certificates.replace_broker()
         eventually(lambda: speak(running.bootstrap, certificates.context()) != before)

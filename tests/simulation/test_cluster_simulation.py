@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock.replication.partition import Partition
+from penstock.sim.cluster.cluster import SimCluster
 from penstock.sim.cluster.plan import OF_EXTRAS, Fault, Kind, Plan, drawn
 from penstock.sim.cluster.shrinking import Recipe, shrink
 from penstock.sim.history import Violation
@@ -167,7 +168,7 @@ def test_a_failure_is_told_and_not_raised(monkeypatch: pytest.MonkeyPatch) -> No
     def broken(*_: object) -> None:
         raise Violation("lost")
 
-    monkeypatch.setattr("penstock.sim.cluster.cluster.SimCluster._play", broken)
+    monkeypatch.setattr(SimCluster, "_play", broken)
     ran = run_recipe(Recipe(1, None, 5.0))
     assert ran.failure is not None
     assert "lost" in ran.failure

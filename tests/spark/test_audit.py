@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.client_app import app
 from penstock.errors import CommandFailed, ConfigError
+from penstock.spark import session
 from penstock.spark.lake.description import FORMATS
 from penstock.spark.lake.table import Batch, DataFile
 from penstock.spark.pipelines.audit.ids import parse_ids
@@ -251,7 +252,7 @@ def test_the_command_ends_with_3_if_there_is_a_violation(
     spark: "SparkSession", running: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The Spark of these tests is started already, and is not to be stopped.
-    monkeypatch.setattr("penstock.spark.session.spark_session", lambda *_, **__: nullcontext(spark))
+    monkeypatch.setattr(session, "spark_session", lambda *_, **__: nullcontext(spark))
     table = make_lake(tmp_path / "lake", "parquet", topic, SPANS)
     Path(table.paths()[0]).unlink()
     done = CliRunner().invoke(app, [*words(running, topic, table.folder), "--offsets-only"])

@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.broker.cleaner import ProcessCleaner
 from penstock.broker.cluster import Cluster
@@ -17,7 +17,7 @@ from penstock.broker.cluster_groups import ClusterGroups
 from penstock.broker.cold_reads import ColdReads
 from penstock.broker.compaction import Cleaner, Compaction
 from penstock.broker.compaction import Means as CleaningMeans
-from penstock.broker.connection import Shared
+from penstock.broker.connection import CONNECTION_LIMITS, ConnectionLimits, Shared
 from penstock.broker.coordination import Means
 from penstock.broker.failures import leave_on_failure, notice_bug, report_failure, stop_on_failure
 from penstock.broker.fetch_reads import NO_FOLLOWERS
@@ -27,12 +27,13 @@ from penstock.broker.log_positions import LogPositions
 from penstock.broker.membership import agree_on_cluster
 from penstock.broker.peer_questions import PeerQuestions
 from penstock.broker.place import Place, SharedStore, opening_image, way_between_brokers
+from penstock.broker.produce_progress import PRODUCE_LIMITS, ProduceLimits
 from penstock.broker.quotas import NoQuotas, Quotas
 from penstock.broker.record_times import RecordTimes
 from penstock.broker.router import Router
 from penstock.broker.routes import Parts, add_routes
-from penstock.broker.server import Server
-from penstock.broker.storage import Storage
+from penstock.broker.server import SERVER_LIMITS, Server, ServerLimits
+from penstock.broker.storage import STORAGE_LIMITS, Storage, StorageLimits
 from penstock.broker.time_lookups import TimeLookups
 from penstock.broker.topic_creation import TopicCreation
 from penstock.config.broker import BrokerConfig
@@ -103,6 +104,21 @@ class World:
     """Told of a broker from when clients reach it, which is before it is a member of its cluster."""
 
 
+class BrokerLimits(NamedTuple):
+    """The limits of a broker's parts that no setting changes. Tests make some of them small."""
+
+    server: ServerLimits = SERVER_LIMITS
+    connection: ConnectionLimits = CONNECTION_LIMITS
+    produce: ProduceLimits = PRODUCE_LIMITS
+    storage: StorageLimits = STORAGE_LIMITS
+    disk_reserve_check_ms: int = DISK_RESERVE_CHECK_MS
+    tls_reload_check_ms: int = TLS_RELOAD_CHECK_MS
+    shutdown_ms_max: int = SHUTDOWN_MS_MAX
+
+
+BROKER_LIMITS: Final = BrokerLimits()
+
+
 class RunningBroker:
     """A broker that serves, as those who started it see it."""
 
@@ -149,6 +165,7 @@ class _Foundation(NamedTuple):
     storage_worker: Worker
     shared: SharedStore | None
     """None: this broker is alone."""
+    limits: BrokerLimits
 
 
 def _warn_of_settings(cluster: Cluster, static: BrokerConfig, log: Log) -> None:
@@ -168,19 +185,22 @@ def _warn_of_settings(cluster: Cluster, static: BrokerConfig, log: Log) -> None:
 
 
 @asynccontextmanager
-async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[RunningBroker]:
+async def running_broker(
+    config: BrokerConfig, world: World, limits: BrokerLimits = BROKER_LIMITS
+) -> AsyncIterator[RunningBroker]:
     """A broker that serves within the block and has stopped cleanly after it."""
     loop = asyncio.get_running_loop()
     for warning in config.warnings:
         world.log.warning("config.warning", reason=warning)
     async with AsyncExitStack() as stack:
-        found = await _open_storage(config, world, stack)
+        found = await _open_storage(config, world, stack, limits)
         cluster, storage = found.cluster, found.storage
         _warn_of_settings(cluster, config, world.log)
         router = Router((), world.authorizer, world.quotas, lambda: cluster.image)
         tasks = Tasks(report_failure(world.log))
-        shared = _shared(config, router, tasks, world)
-        broker = RunningBroker(cluster, storage, Server(shared, config.network, world.authorizer, world.log))
+        shared = _shared(config, router, tasks, world, limits.connection)
+        server = Server(shared, config.network, world.authorizer, world.log, limits.server)
+        broker = RunningBroker(cluster, storage, server)
         stack.callback(loop.set_exception_handler, loop.get_exception_handler())
         loop.set_exception_handler(notice_bug(broker, world.log))
         groups = _coordinate_groups(broker, found, world, stack)
@@ -203,6 +223,7 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
             group_reports=broker.own_groups,
             log_positions=positions,
             followers=NO_FOLLOWERS if place is None else place.followers,
+            produce_limits=limits.produce,
         )
         add_routes(router, parts)
         stack.push_async_callback(tasks.stop)
@@ -210,7 +231,9 @@ async def running_broker(config: BrokerConfig, world: World) -> AsyncIterator[Ru
         yield broker
 
 
-async def _open_storage(config: BrokerConfig, world: World, stack: AsyncExitStack) -> _Foundation:
+async def _open_storage(
+    config: BrokerConfig, world: World, stack: AsyncExitStack, limits: BrokerLimits
+) -> _Foundation:
     loop = asyncio.get_running_loop()
     shared = None if config.node.is_alone else await _open_shared_store(config, world, stack)
     directory = _open_directory(config, world, stack, shared)
@@ -230,7 +253,9 @@ async def _open_storage(config: BrokerConfig, world: World, stack: AsyncExitStac
         image = await opening_image(shared, directory)
     cluster = Cluster(store, image, config, directory.release_reserve, report_failure(world.log))
     pair = workers[0], workers[1]
-    storage = Storage(directory, lambda: cluster.config, pair, world.clock, world.log, world.new_worker)
+    storage = Storage(
+        directory, lambda: cluster.config, pair, world.clock, world.log, world.new_worker, limits.storage
+    )
     if shared is not None:
         storage.partitions.may_lead = shared.admission
         storage.partitions.others_may_have_it = True
@@ -247,6 +272,7 @@ async def _open_storage(config: BrokerConfig, world: World, stack: AsyncExitStac
         lookup_reads=ColdReads(lookup_pool, storage.damage),
         storage_worker=workers[1],
         shared=shared,
+        limits=limits,
     )
 
 
@@ -259,7 +285,9 @@ async def _open_shared_store(config: BrokerConfig, world: World, stack: AsyncExi
     return SharedStore(store, cluster_id, Admission(node.node_id))
 
 
-def _shared(config: BrokerConfig, router: Router, tasks: Tasks, world: World) -> Shared:
+def _shared(
+    config: BrokerConfig, router: Router, tasks: Tasks, world: World, limits: ConnectionLimits
+) -> Shared:
     return Shared(
         router,
         tasks,
@@ -267,6 +295,7 @@ def _shared(config: BrokerConfig, router: Router, tasks: Tasks, world: World) ->
         config.network.request_bytes_max,
         config.network.request_bytes_in_flight_max,
         report_failure(world.log),
+        limits,
     )
 
 
@@ -316,13 +345,13 @@ async def _start_serving(
     stack: AsyncExitStack,
     place: "Place | None",
 ) -> None:
-    server, storage = broker.server, broker.storage
+    server, storage, limits = broker.server, broker.storage, found.limits
     # A broker that is alone has nobody who would take over: it serves what it still can.
     as_member = stop_on_failure if place is None else leave_on_failure
     writer = Tasks(as_member(broker, world.log))
     stack.push_async_callback(writer.stop)
     tls = {name: TlsListener(name, setting) for name, setting in config.tls.items()}
-    stack.push_async_callback(_stop_serving, server, storage, world.log)
+    stack.push_async_callback(_stop_serving, server, storage, world.log, limits.shutdown_ms_max)
     broker.listeners = await _listen(config, server, tls)
     writer.start(broker.cluster.run(), "metadata")
     background = Tasks(stop_on_failure(broker, world.log))
@@ -336,10 +365,10 @@ async def _start_serving(
     background.start(storage.run_checkpoints(), "checkpoints")
     background.start(storage.starts.run(), "log starts")
     background.start(storage.run_retention(), "retention")
-    background.start(_keep_reserve(found.directory, found.storage_worker, world.log), "reserve")
+    background.start(_keep_reserve(found, limits.disk_reserve_check_ms, world.log), "reserve")
     background.start(server.sweep(), "connections")
     if tls:
-        background.start(_reload_certificates(tls, world.log), "certificates")
+        background.start(_reload_certificates(tls, limits.tls_reload_check_ms, world.log), "certificates")
     world.on_serving(broker)
     await server.serve()
     if place is not None:
@@ -438,11 +467,11 @@ async def _register(cluster: Cluster, config: BrokerConfig, listeners: tuple[Lis
         )
 
 
-async def _stop_serving(server: Server, storage: Storage, log: Log) -> None:
+async def _stop_serving(server: Server, storage: Storage, log: Log, ms_max: int) -> None:
     """Take no more requests, make what was accepted durable, answer it, and say goodbye."""
     server.stop_listening()
-    ends_at = asyncio.get_running_loop().time() + SHUTDOWN_MS_MAX / 1000
-    await _finish_inspections(storage, ends_at - SHUTDOWN_MS_MAX / 2000, log)
+    ends_at = asyncio.get_running_loop().time() + ms_max / 1000
+    await _finish_inspections(storage, ends_at - ms_max / 2000, log)
     targets = [
         (partition, partition.log.log_end_offset)
         for partition in storage.partitions
@@ -466,18 +495,18 @@ async def _finish_inspections(storage: Storage, ends_at: float, log: Log) -> Non
         log.error("broker.batches_dropped", count=len(storage.inspections))
 
 
-async def _keep_reserve(directory: DataDirectory, worker: Worker, log: Log) -> None:
+async def _keep_reserve(found: _Foundation, check_ms: int, log: Log) -> None:
     while True:
-        await asyncio.sleep(DISK_RESERVE_CHECK_MS / 1000)
+        await asyncio.sleep(check_ms / 1000)
         try:
-            await worker.run(directory.keep_reserve)
+            await found.storage_worker.run(found.directory.keep_reserve)
         except (StorageFull, StorageFailed) as problem:
             log.warning("storage.no_reserve", reason=str(problem))
 
 
-async def _reload_certificates(tls: dict[str, TlsListener], log: Log) -> None:
+async def _reload_certificates(tls: dict[str, TlsListener], check_ms: int, log: Log) -> None:
     while True:
-        await asyncio.sleep(TLS_RELOAD_CHECK_MS / 1000)
+        await asyncio.sleep(check_ms / 1000)
         for name, listener in tls.items():
             try:
                 if listener.reload_if_changed():

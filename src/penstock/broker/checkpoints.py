@@ -6,7 +6,7 @@ producers as of that offset. It is due after 64 MB or five seconds of writing.
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from penstock.broker.flusher import Flusher
 from penstock.errors import StorageFull
@@ -24,8 +24,26 @@ FILES_AT_ONCE_SHARE = 4
 """At most so many files are open for a checkpoint, or one for so many that logs may have open."""
 
 
+class CheckpointLimits(NamedTuple):
+    """How often checkpoints are made, and of how many partitions in one turn of the loop."""
+
+    interval_ms: int = CHECKPOINT_MS
+    partitions_at_once: int = CHECKPOINT_PARTITIONS_AT_ONCE
+
+
+CHECKPOINT_LIMITS: Final = CheckpointLimits()
+
+
 class Checkpoints:
-    def __init__(self, disk: Disk, worker: Worker, flusher: Flusher, log: Log) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        worker: Worker,
+        flusher: Flusher,
+        log: Log,
+        limits: CheckpointLimits = CHECKPOINT_LIMITS,
+    ) -> None:
+        self._limits = limits
         self._disk = disk
         self._worker = worker
         self._flusher = flusher
@@ -42,7 +60,7 @@ class Checkpoints:
 
     async def run_due(self, now: float) -> None:
         """Checkpoint whatever has been written to for long enough, or enough."""
-        if (now - self._since_all) * 1000 >= CHECKPOINT_MS:
+        if (now - self._since_all) * 1000 >= self._limits.interval_ms:
             self._since_all = now
             touched = list(self._touched)
             await self.run(touched)
@@ -54,13 +72,13 @@ class Checkpoints:
     async def _close_files_of_idle(self, touched: list[Partition]) -> None:
         """A partition that was written before, but not since, keeps no file open."""
         warm, self._warm = self._warm, touched
-        for group in _slices(warm, CHECKPOINT_PARTITIONS_AT_ONCE):
+        for group in _slices(warm, self._limits.partitions_at_once):
             _close_files([partition for partition in group if partition not in self._touched])
             await asyncio.sleep(0)
 
     async def run(self, partitions: Sequence[Partition]) -> None:
         """In groups, so that planning many never holds the loop for long."""
-        for group in _slices(partitions, CHECKPOINT_PARTITIONS_AT_ONCE):
+        for group in _slices(partitions, self._limits.partitions_at_once):
             # One at a time: an earlier plan of a partition must not be carried out after a later one.
             async with self.turn:
                 await self._run_group(group)

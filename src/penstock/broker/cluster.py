@@ -25,7 +25,7 @@ Rule 7: what is committed was compared by the store. A refusal is not, and neith
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import msgspec
 
@@ -47,6 +47,7 @@ from penstock.host.metadata_store import (
 )
 from penstock.host.tasks import Tasks
 from penstock.limits import (
+    GROUPS_WITH_SETTINGS_MAX,
     METADATA_AWAY_PAUSE_MS,
     METADATA_CHANGES_QUEUED_MAX,
     METADATA_CONFLICTS_MAX,
@@ -73,6 +74,16 @@ Report = Callable[[str, BaseException], None]
 _PROBLEMS = (ApiError, CorruptData, StorageFull, StorageFailed)
 
 
+class ClusterLimits(NamedTuple):
+    """How many changes of the metadata wait, and how many groups have settings of their own."""
+
+    changes_queued_max: int = METADATA_CHANGES_QUEUED_MAX
+    groups_with_settings_max: int = GROUPS_WITH_SETTINGS_MAX
+
+
+CLUSTER_LIMITS: Final = ClusterLimits()
+
+
 class _Change(NamedTuple):
     decide: Decide
     is_current: bool
@@ -92,6 +103,7 @@ class Cluster:
         config: BrokerConfig,
         make_room: Callable[[], bool] = lambda: False,
         report: Report = lambda name, failure: None,
+        limits: ClusterLimits = CLUSTER_LIMITS,
     ) -> None:
         """`make_room` frees space that was set aside for this; False if there is none.
 
@@ -100,7 +112,8 @@ class Cluster:
         self._store = store
         self._prefix = Keys(image.cluster_id).prefix
         self._static_config = config
-        self._changes: asyncio.Queue[_Change] = asyncio.Queue(METADATA_CHANGES_QUEUED_MAX)
+        self.limits = limits
+        self._changes: asyncio.Queue[_Change] = asyncio.Queue(limits.changes_queued_max)
         self._proposals = asyncio.Semaphore(METADATA_PROPOSALS_MAX)
         self._subscribers: list[Subscriber] = []
         self._make_room = make_room

@@ -144,12 +144,12 @@ def _require_acceptable(resource: ConfigResource, mentions: int) -> None:
 
 def _decider(cluster: Cluster, wanted: Wanted) -> Callable[[ClusterImage], Decision]:
     def decide(image: ClusterImage) -> Decision:
-        return _decision(image, cluster.config, wanted)
+        return _decision(image, cluster.config, wanted, cluster.limits.groups_with_settings_max)
 
     return decide
 
 
-def _decision(image: ClusterImage, config: BrokerConfig, wanted: Wanted) -> Decision:
+def _decision(image: ClusterImage, config: BrokerConfig, wanted: Wanted, groups_max: int) -> Decision:
     resource, rewrite = wanted
     if resource.type == ConfigResourceType.TOPIC:
         topic = image.topics.get(resource.name)
@@ -159,7 +159,7 @@ def _decision(image: ClusterImage, config: BrokerConfig, wanted: Wanted) -> Deci
         return alter_topic_config(image, resource.name, overrides, _validated_already)
     if resource.type == ConfigResourceType.GROUP:
         current = image.overrides_of_group(resource.name).overrides
-        return alter_group_config(image, resource.name, rewrite.of_group(current, config))
+        return alter_group_config(image, resource.name, rewrite.of_group(current, config), groups_max)
     broker_id = broker_id_of(resource, config)
     current = image.overrides_of_broker(broker_id).overrides
     try:

@@ -20,14 +20,14 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from enum import Enum
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, NamedTuple, cast
 
 from penstock.broker.apis.api_versions import unsupported_version_reply
 from penstock.broker.context import RequestContext
 from penstock.broker.decoded_memory import DecodedMemory, is_small
 from penstock.broker.fetch_repeats import FetchMemory, FetchRepeats
 from penstock.broker.frame_memory import FrameMemory, burden
-from penstock.broker.memory import Budgets, MemoryBudget
+from penstock.broker.memory import MEMORY_LIMITS, Budgets, MemoryBudget, MemoryLimits
 from penstock.broker.outgoing import Outgoing
 from penstock.broker.rejection_pauses import RejectionPauses
 from penstock.broker.router import Later, Outcome, Route, Router, encode_reply
@@ -64,6 +64,17 @@ class Stop(Enum):
     REJECTED = 8
 
 
+class ConnectionLimits(NamedTuple):
+    """How long a peer may stall, and how much memory all of them may take."""
+
+    frame_completion_ms_max: int = FRAME_COMPLETION_MS_MAX
+    slow_reader_ms_max: int = SLOW_READER_MS_MAX
+    memory: MemoryLimits = MEMORY_LIMITS
+
+
+CONNECTION_LIMITS: Final = ConnectionLimits()
+
+
 class Shared(Budgets):
     """What all connections of a server use together."""
 
@@ -75,8 +86,10 @@ class Shared(Budgets):
         request_bytes_max: int,
         in_flight_bytes_max: int,
         on_bug: Callable[[str, BaseException], None],
+        limits: ConnectionLimits = CONNECTION_LIMITS,
     ) -> None:
-        super().__init__(in_flight_bytes_max)
+        super().__init__(in_flight_bytes_max, limits.memory)
+        self.limits = limits
         self.router = router
         self.on_bug = on_bug
         """Told of what should never happen, with what was being done."""
@@ -263,7 +276,8 @@ class Connection(asyncio.BufferedProtocol):
         """What it costs those who wait for a budget: bytes times seconds."""
         if budget is self._shared.decoded:
             oldest = min((reply.since for reply in self._replies.abandonable()), default=now)
-            return burden(self.holds(budget), now - oldest)
+            grace_ms = self._shared.memory_limits.grace_ms
+            return burden(self.holds(budget), now - oldest, grace_ms=grace_ms)
         return self._memory.burden(budget, now, self.last_read_at)
 
     # Stopping and going on
@@ -435,10 +449,11 @@ class Connection(asyncio.BufferedProtocol):
         """Called now and then: end what has stalled."""
         self._outgoing.note()
         self._count_unsent()
-        untaken_since = self._outgoing.untaken_since
-        if self._frame_since is not None and (now - self._frame_since) * 1000 > FRAME_COMPLETION_MS_MAX:
+        untaken_since, limits = self._outgoing.untaken_since, self._shared.limits
+        frame_since = self._frame_since
+        if frame_since is not None and (now - frame_since) * 1000 > limits.frame_completion_ms_max:
             self.refuse("a request was begun and not completed in time")
-        elif untaken_since is not None and (now - untaken_since) * 1000 > SLOW_READER_MS_MAX:
+        elif untaken_since is not None and (now - untaken_since) * 1000 > limits.slow_reader_ms_max:
             self._complaint = "replies were not taken in time"
             self._transport.abort()
         elif self._stops and peer_has_closed(self._transport.get_extra_info("socket")):

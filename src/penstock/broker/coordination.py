@@ -17,7 +17,7 @@ Rule 3: every offset of a log is accounted for, also what compaction removed. Wh
 import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.broker.cold_reads import ColdReads, Outdated
 from penstock.broker.failures import report_failure
@@ -53,6 +53,16 @@ State = TypeVar("State", bound=StateMachine)
 DAMAGE_HELP = "groups of this partition wait until it is mended: docs/operations.md, A damaged coordinator"
 
 
+class CoordinatorLimits(NamedTuple):
+    """How soon a shard that broke is loaded again, and how often room on a full disk is looked for."""
+
+    reload_ms: int = COORDINATOR_RELOAD_MS
+    room_check_ms: int = COORDINATOR_ROOM_CHECK_MS
+
+
+COORDINATOR_LIMITS: Final = CoordinatorLimits()
+
+
 class Means(NamedTuple):
     """What every coordinator on this broker works with."""
 
@@ -66,6 +76,7 @@ class Means(NamedTuple):
     on_failed: Callable[[StorageFailed], None]
     turn: asyncio.Lock
     """One shard is loaded at a time: what is read of it is in memory twice meanwhile."""
+    limits: CoordinatorLimits = COORDINATOR_LIMITS
 
 
 class Troubles(NamedTuple):
@@ -206,7 +217,7 @@ class _Runner(Generic[State]):
         self._counts = counts
         self._timer: asyncio.TimerHandle | None = None
         self._awaits_room = False
-        self._room_check_ms = COORDINATOR_ROOM_CHECK_MS
+        self._room_check_ms = means.limits.room_check_ms
         self._end_at_room: int = NO_OFFSET
         """Where the log ended when there last was room again."""
         self.shard = Shard(partition, new_state, self)
@@ -230,7 +241,7 @@ class _Runner(Generic[State]):
         self.shard.tick()
 
     def broken(self, reason: Exception) -> None:
-        means, after_ms = self._means, COORDINATOR_RELOAD_MS
+        means, after_ms = self._means, self._means.limits.reload_ms
         if self.shard.partition.offline is not None and not _is_led(self.shard.partition):
             return  # another leads it, or this broker under another epoch
         means.log.warning("coordinator.broken", partition=self.shard.partition.name, reason=str(reason))
@@ -249,7 +260,7 @@ class _Runner(Generic[State]):
         """The room that was seen the last time was none if nothing could be written since."""
         was_room = self.shard.partition.log.log_end_offset > self._end_at_room
         self._room_check_ms = (
-            COORDINATOR_ROOM_CHECK_MS
+            self._means.limits.room_check_ms
             if was_room
             else min(2 * self._room_check_ms, COORDINATOR_ROOM_CHECK_MS_MAX)
         )
@@ -287,7 +298,8 @@ class _Runner(Generic[State]):
         self._means.tasks.start(self._load(after_ms), f"load {self.shard.partition.name}")
 
     async def _load(self, after_ms: int) -> None:
-        said, pause_ms = "", COORDINATOR_RELOAD_MS
+        reload_ms = self._means.limits.reload_ms
+        said, pause_ms = "", reload_ms
         while True:
             await asyncio.sleep(after_ms / 1000)
             if self.shard.phase is Phase.ENDED:
@@ -298,7 +310,7 @@ class _Runner(Generic[State]):
                 # Damage is raised once as itself, and then as the reason why the partition is offline.
                 reason = (problem.detail if isinstance(problem, ApiError) else "") or str(problem)
                 if reason != said:
-                    said, pause_ms = reason, COORDINATOR_RELOAD_MS
+                    said, pause_ms = reason, reload_ms
                     self._say_why_not(problem)
                 after_ms, pause_ms = pause_ms, min(2 * pause_ms, COORDINATOR_RELOAD_MS_MAX)
                 continue

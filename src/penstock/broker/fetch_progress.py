@@ -20,7 +20,7 @@ from penstock.broker.fetch_reads import NO_REPLICA_EPOCH, FetchReads, Gathered, 
 from penstock.broker.fetch_sessions import Fetching, TopicRun, Wanted
 from penstock.broker.router import Later
 from penstock.errors import ErrorCode
-from penstock.limits import FETCH_SESSION_PARTITIONS_MAX, FETCH_WAIT_MS_MAX
+from penstock.limits import FETCH_WAIT_MS_MAX
 from penstock.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -69,6 +69,7 @@ class Fetcher(Protocol):
 
     watched: int
     """Partitions that fetches wait for, each counted for every one."""
+    watched_max: int
 
     def limits(self, asked: Asked) -> Limits: ...
 
@@ -139,7 +140,7 @@ class FetchInProgress:
     @property
     def _may_wait(self) -> bool:
         wanted = len(self._fetching.wanted)
-        has_room = self._fetch.watched + wanted <= FETCH_SESSION_PARTITIONS_MAX
+        has_room = self._fetch.watched + wanted <= self._fetch.watched_max
         return self._asked.wait_ms > 0 and wanted > 0 and has_room
 
     def _gather(self) -> Gathered:

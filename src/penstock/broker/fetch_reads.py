@@ -129,12 +129,17 @@ class Gathered:
 
 class FetchReads:
     def __init__(
-        self, partitions: Partitions, cold_reads: ColdReads, followers: Followers = NO_FOLLOWERS
+        self,
+        partitions: Partitions,
+        cold_reads: ColdReads,
+        followers: Followers = NO_FOLLOWERS,
+        bytes_total_max: int = FETCH_BYTES_TOTAL_MAX,
     ) -> None:
+        """`bytes_total_max`: how much is being read from the device at once."""
         self._partitions = partitions
         self._cold_reads = cold_reads
         self._followers = followers
-        self._cold_budget = MemoryBudget(FETCH_BYTES_TOTAL_MAX)
+        self._cold_budget = MemoryBudget(bytes_total_max)
 
     @property
     def is_rack_aware(self) -> bool:

@@ -125,8 +125,17 @@ class Fetching(NamedTuple):
 
 
 class FetchSessions:
-    def __init__(self, slots: int, clock: Clock, randomness: Randomness) -> None:
+    def __init__(
+        self,
+        slots: int,
+        clock: Clock,
+        randomness: Randomness,
+        *,
+        partitions_max: int = FETCH_SESSION_PARTITIONS_MAX,
+    ) -> None:
+        """`partitions_max`: how many all sessions together remember."""
         self._slots = slots
+        self._partitions_max = partitions_max
         self._clock = clock
         self._randomness = randomness
         # In order of last use: the first is the one to evict.
@@ -190,7 +199,7 @@ class FetchSessions:
     def _has_room(self, named: list[Wanted], session: Session | None = None) -> bool:
         known = session.wanted if session is not None else ()
         added = sum(entry.key not in known for entry in named)
-        return self._partitions + added <= FETCH_SESSION_PARTITIONS_MAX and all(
+        return self._partitions + added <= self._partitions_max and all(
             _may_exist(entry.key.topic) for entry in named
         )
 

@@ -11,7 +11,7 @@ waits for memory itself, for it cannot go on.
 from collections.abc import Callable
 
 from penstock.broker.memory import Budgets, MemoryBudget
-from penstock.limits import DECODED_REQUEST_BYTES, FRAME_BYTES_PER_SECOND_MIN, MEMORY_GRACE_MS
+from penstock.limits import DECODED_REQUEST_BYTES, FRAME_BYTES_PER_SECOND_MIN
 from penstock.protocol.connection import FrameReceiver
 
 
@@ -177,8 +177,9 @@ class FrameMemory:
             if came_bytes >= (now - self._granted_at) * FRAME_BYTES_PER_SECOND_MIN:
                 return 0.0
             since = self._granted_at
-        return burden(self.taken_bytes(budget), now - since)
+        grace_ms = self._budgets.memory_limits.grace_ms
+        return burden(self.taken_bytes(budget), now - since, grace_ms=grace_ms)
 
 
-def burden(held_bytes: int, seconds: float) -> float:
-    return held_bytes * seconds if seconds * 1000 >= MEMORY_GRACE_MS else 0.0
+def burden(held_bytes: int, seconds: float, *, grace_ms: int) -> float:
+    return held_bytes * seconds if seconds * 1000 >= grace_ms else 0.0

@@ -10,8 +10,20 @@ Rule 1: whoever waits is called once what it needs has been taken for it, and no
 """
 
 from collections.abc import Callable
+from typing import Final, NamedTuple
 
-from penstock.limits import DECODED_BYTES_MAX
+from penstock.limits import DECODED_BYTES_MAX, MEMORY_GRACE_MS, MEMORY_RELIEF_MS
+
+
+class MemoryLimits(NamedTuple):
+    """How much connections share, and when one is ended for others that wait."""
+
+    decoded_bytes_max: int = DECODED_BYTES_MAX
+    grace_ms: int = MEMORY_GRACE_MS
+    relief_ms: int = MEMORY_RELIEF_MS
+
+
+MEMORY_LIMITS: Final = MemoryLimits()
 
 
 class MemoryBudget:
@@ -75,10 +87,11 @@ class MemoryBudget:
 class Budgets:
     """What all connections of a server take from."""
 
-    def __init__(self, in_flight_bytes_max: int) -> None:
+    def __init__(self, in_flight_bytes_max: int, limits: MemoryLimits = MEMORY_LIMITS) -> None:
+        self.memory_limits = limits
         self.small_frames = MemoryBudget(in_flight_bytes_max // 2)
         self.large_frames = MemoryBudget(in_flight_bytes_max // 2)
-        self.decoded = MemoryBudget(DECODED_BYTES_MAX)
+        self.decoded = MemoryBudget(limits.decoded_bytes_max)
         """Requests that wait for their answer."""
         self.on_shortage: Callable[[], None] = _bear_it
         """Told when a connection begins to wait for one of these."""

@@ -10,12 +10,12 @@ Rule 2: nor is one whose client has gone, if that waited for an answer. Whoever 
 
 import asyncio
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.broker.appending import Turn
 from penstock.broker.router import Later, NoReply
 from penstock.errors import ApiError, ErrorCode, ProtocolError
-from penstock.limits import INSPECTION_WAIT_MS_MAX
+from penstock.limits import INSPECTION_WAIT_MS_MAX, PRODUCE_BATCHES_MAX
 from penstock.log.validation import NotABatch
 from penstock.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -45,6 +45,16 @@ Waiting = list[tuple[int, Partition, Appended]]
 """The number of the answer, and what must become safe before it is given."""
 Turns = list[tuple[int, Partition, Turn]]
 """The number of the answer, and what must be looked into before that."""
+
+
+class ProduceLimits(NamedTuple):
+    """How many batches a request may have, and how long one of them may wait for its turn."""
+
+    batches_max: int = PRODUCE_BATCHES_MAX
+    inspection_wait_ms_max: int = INSPECTION_WAIT_MS_MAX
+
+
+PRODUCE_LIMITS: Final = ProduceLimits()
 
 
 class ProduceInProgress:
@@ -86,13 +96,13 @@ class ProduceInTurn(ProduceInProgress):
 
     __slots__ = ("_is_left", "_names_left", "_timer", "_turns")
 
-    def begin(self, waiting: Waiting, turns: Turns, names_left: int, timeout_ms: int) -> Later:
-        """`names_left`: how many records its refusals may still name."""
+    def begin(self, waiting: Waiting, turns: Turns, *, names_left: int, wait_ms: int) -> Later:
+        """`names_left`: how many records its refusals may still name. `wait_ms`: how long for its turns."""
         self._later.abandon = self._leave
-        self._wait_for_turns(turns, names_left, min(timeout_ms, INSPECTION_WAIT_MS_MAX))
+        self._wait_for_turns(turns, names_left=names_left, wait_ms=wait_ms)
         return self.wait(waiting)
 
-    def _wait_for_turns(self, turns: Turns, names_left: int, wait_ms: int) -> None:
+    def _wait_for_turns(self, turns: Turns, *, names_left: int, wait_ms: int) -> None:
         self._is_left = False
         self._names_left = names_left
         self._turns: dict[int, Turn] = {}
@@ -151,8 +161,8 @@ class UnansweredProduce(ProduceInTurn):
 
     __slots__ = ()
 
-    def begin(self, waiting: Waiting, turns: Turns, names_left: int, timeout_ms: int) -> Later:
-        self._wait_for_turns(turns, names_left, INSPECTION_WAIT_MS_MAX)
+    def begin(self, waiting: Waiting, turns: Turns, *, names_left: int, wait_ms: int) -> Later:
+        self._wait_for_turns(turns, names_left=names_left, wait_ms=wait_ms)
         require_success(self._answers)  # those that were refused at once
         return self._later
 

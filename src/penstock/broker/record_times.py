@@ -7,7 +7,7 @@ Rule 2: what was read is kept by partition and offset. A record can be compacted
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.broker.cold_reads import ColdReads, Outdated
 from penstock.host.clock import Clock
@@ -45,8 +45,22 @@ class _Kept(NamedTuple):
     read_at: float
 
 
+class RecordTimesLimits(NamedTuple):
+    """How many times are kept and read at once, and how long one question waits for them."""
+
+    kept_max: int = RECORD_TIMES_KEPT_MAX
+    read_at_once: int = RECORD_TIMES_READ_AT_ONCE
+    wait_ms_max: int = RECORD_TIMES_MS_MAX
+
+
+RECORD_TIMES_LIMITS: Final = RecordTimesLimits()
+
+
 class RecordTimes:
-    def __init__(self, cold_reads: ColdReads, clock: Clock) -> None:
+    def __init__(
+        self, cold_reads: ColdReads, clock: Clock, limits: RecordTimesLimits = RECORD_TIMES_LIMITS
+    ) -> None:
+        self._limits = limits
         self._cold_reads = cold_reads
         self._clock = clock
         self._kept: dict[_Key, _Kept] = {}
@@ -61,9 +75,9 @@ class RecordTimes:
         known = self._known(wanted)
         missing = [item for item in wanted if item.key not in known]
         try:
-            async with asyncio.timeout(RECORD_TIMES_MS_MAX / 1000):
-                for start in range(0, len(missing), RECORD_TIMES_READ_AT_ONCE):
-                    found = await self._read(missing[start : start + RECORD_TIMES_READ_AT_ONCE])
+            async with asyncio.timeout(self._limits.wait_ms_max / 1000):
+                for start in range(0, len(missing), self._limits.read_at_once):
+                    found = await self._read(missing[start : start + self._limits.read_at_once])
                     self._keep(found)
                     known |= found
         except TimeoutError:
@@ -83,7 +97,7 @@ class RecordTimes:
         for key, timestamp_ms in found.items():
             self._kept.pop(key, None)
             self._kept[key] = _Kept(timestamp_ms, now)
-        while len(self._kept) > RECORD_TIMES_KEPT_MAX:
+        while len(self._kept) > self._limits.kept_max:
             del self._kept[next(iter(self._kept))]
 
     async def _read(self, wanted: Sequence[Wanted]) -> dict[_Key, int | None]:

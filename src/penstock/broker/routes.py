@@ -40,7 +40,7 @@ from penstock.broker.apis.offset_commit import OffsetCommit
 from penstock.broker.apis.offset_delete import OffsetDelete
 from penstock.broker.apis.offset_fetch import OffsetFetch
 from penstock.broker.apis.offset_for_leader_epoch import OffsetForLeaderEpoch
-from penstock.broker.apis.produce import Produce, require_few_batches
+from penstock.broker.apis.produce import Produce
 from penstock.broker.apis.sync_group import SyncGroup
 from penstock.broker.apis.unregister_broker import UnregisterBroker
 from penstock.broker.apis.update_features import UpdateFeatures
@@ -52,7 +52,7 @@ from penstock.broker.fetch_sessions import FetchSessions, RecalledFetch
 from penstock.broker.group_coordinator import GroupCoordinator
 from penstock.broker.group_reports import GroupReports as Reports
 from penstock.broker.log_positions import LogPositions as Positions
-from penstock.broker.produce_progress import ACKS_NONE
+from penstock.broker.produce_progress import ACKS_NONE, PRODUCE_LIMITS, ProduceLimits
 from penstock.broker.router import Route, Router, never_waits
 from penstock.broker.storage import Storage
 from penstock.broker.time_lookups import TimeLookups
@@ -127,6 +127,7 @@ class Parts(NamedTuple):
     group_reports: Reports
     log_positions: Positions
     followers: Followers = NO_FOLLOWERS
+    produce_limits: ProduceLimits = PRODUCE_LIMITS
 
 
 def add_routes(router: Router, parts: Parts) -> None:
@@ -173,20 +174,22 @@ def _data_routes(parts: Parts) -> list[Route]:
     reads = FetchReads(partitions, parts.cold_reads, followers)
     sessions = FetchSessions(fetch_config.sessions_max, parts.clock, parts.randomness)
     fetch = Fetch(reads, sessions, parts.tasks, fetch_config.fetch_bytes_max, parts.reply_room)
+    produce = Produce(
+        partitions,
+        Appending(storage.note_full, storage.fail, followers.is_certain),
+        parts.clock,
+        lambda: parts.cluster.store_away_since is not None,
+        parts.produce_limits,
+    )
     return [
         # Kafka serves Produce from version 3 and says 0: old librdkafka takes a higher minimum to
         # mean that the broker knows no compression.
         Route(
             PRODUCE,
-            Produce(
-                partitions,
-                Appending(storage.note_full, storage.fail, followers.is_certain),
-                parts.clock,
-                lambda: parts.cluster.store_away_since is not None,
-            ),
+            produce,
             oldest_advertised=0,
             weigh=weigh_produce,
-            check=require_few_batches,
+            check=produce.require_few_batches,
         ),
         Route(FETCH, fetch, weigh=weigh_fetch),
         Route(LIST_OFFSETS, ListOffsets(partitions, parts.lookups)),

@@ -6,6 +6,7 @@ import socket
 from collections import Counter
 from functools import partial
 from ssl import SSLContext
+from typing import Final, NamedTuple
 
 from penstock.broker.connection import Connection, Shared
 from penstock.broker.context import RequestContext
@@ -18,7 +19,6 @@ from penstock.limits import (
     CONNECTION_BACKLOG_MAX,
     CONNECTION_SWEEP_MS,
     LAST_ANSWERS_MS_MAX,
-    MEMORY_RELIEF_MS,
     MEMORY_RELIEF_PARTS,
     TLS_HANDSHAKE_MS_MAX,
 )
@@ -28,8 +28,27 @@ from penstock.security.access import ANONYMOUS, Authorizer
 UNKNOWN_PEER = "unknown"
 
 
+class ServerLimits(NamedTuple):
+    """How long a handshake and the last replies may take, and how often connections are looked at."""
+
+    tls_handshake_ms_max: int = TLS_HANDSHAKE_MS_MAX
+    connection_sweep_ms: int = CONNECTION_SWEEP_MS
+    last_answers_ms_max: int = LAST_ANSWERS_MS_MAX
+
+
+SERVER_LIMITS: Final = ServerLimits()
+
+
 class Server:
-    def __init__(self, shared: Shared, network: NetworkConfig, authorizer: Authorizer, log: Log) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        network: NetworkConfig,
+        authorizer: Authorizer,
+        log: Log,
+        limits: ServerLimits = SERVER_LIMITS,
+    ) -> None:
+        self._limits = limits
         self._shared = shared
         self._network = network
         self._authorizer = authorizer
@@ -59,7 +78,7 @@ class Server:
                 listener.port,
                 backlog=CONNECTION_BACKLOG_MAX,
                 ssl=tls,
-                ssl_handshake_timeout=TLS_HANDSHAKE_MS_MAX / 1000 if tls else None,
+                ssl_handshake_timeout=self._limits.tls_handshake_ms_max / 1000 if tls else None,
                 start_serving=False,
             )
         except OSError as error:
@@ -78,7 +97,7 @@ class Server:
         """The task that ends what has stalled."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(CONNECTION_SWEEP_MS / 1000)
+            await asyncio.sleep(self._limits.connection_sweep_ms / 1000)
             if self._complaints > COMPLAINTS_PER_SECOND_MAX:
                 suppressed = self._complaints - COMPLAINTS_PER_SECOND_MAX
                 self._log.warning("connection.refused_more", count=suppressed)
@@ -91,7 +110,8 @@ class Server:
         """Soon, and not for each who waits: looking at all connections takes a while."""
         if not self._relief_is_due:
             self._relief_is_due = True
-            asyncio.get_running_loop().call_later(MEMORY_RELIEF_MS / 1000, self._relieve)
+            relief_ms = self._shared.memory_limits.relief_ms
+            asyncio.get_running_loop().call_later(relief_ms / 1000, self._relieve)
 
     def _relieve(self) -> None:
         self._relief_is_due = False
@@ -131,7 +151,7 @@ class Server:
         for connection in tuple(self._connections):
             connection.close()
         try:
-            async with asyncio.timeout(LAST_ANSWERS_MS_MAX / 1000):
+            async with asyncio.timeout(self._limits.last_answers_ms_max / 1000):
                 await self._until_all_are_closed()
         except TimeoutError:
             for connection in tuple(self._connections):

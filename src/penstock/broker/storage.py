@@ -4,9 +4,9 @@ retention, and what happens when the disk fails.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from penstock.broker.checkpoints import Checkpoints
+from penstock.broker.checkpoints import CHECKPOINT_LIMITS, CheckpointLimits, Checkpoints
 from penstock.broker.flusher import Flusher
 from penstock.broker.log_starts import LogStarts, NewStart
 from penstock.broker.retention import Retention
@@ -18,13 +18,13 @@ from penstock.host.disk import Stored, TooManyOpenFiles
 from penstock.host.turns import Turns
 from penstock.host.worker import NewWorker, Worker
 from penstock.limits import (
-    CHECKPOINT_PARTITIONS_AT_ONCE,
     DISK_FULL_SAID_MS,
     INSPECTED_BYTES_WAITING_MAX,
     PRODUCERS_EVICTED_SAID_MS,
     STORAGE_TICK_MS,
 )
 from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory
+from penstock.log.producers import PRODUCER_LIMITS, ProducerLimits
 from penstock.log.recovery import Recovered
 from penstock.log.truncation import BeginningAnew, Truncation
 from penstock.metadata.image import ClusterImage
@@ -45,6 +45,17 @@ THREADS_THAT_SYNC: Final = 3
 """The flusher's, the one for checkpoints, and at the start the one that recovers."""
 
 
+class StorageLimits(NamedTuple):
+    """How often the storage looks at what is due, and what it remembers."""
+
+    tick_ms: int = STORAGE_TICK_MS
+    checkpoints: CheckpointLimits = CHECKPOINT_LIMITS
+    producers: ProducerLimits = PRODUCER_LIMITS
+
+
+STORAGE_LIMITS: Final = StorageLimits()
+
+
 class Storage:
     def __init__(
         self,
@@ -54,19 +65,23 @@ class Storage:
         clock: Clock,
         log: Log,
         new_worker: NewWorker = Worker,
+        limits: StorageLimits = STORAGE_LIMITS,
     ) -> None:
+        self._limits = limits
         flush_worker, self._worker = workers
         self._directory = directory
         self._config = config
         self._clock = clock
         self._log = log
         self.flusher = Flusher(directory.disk, flush_worker, self.fail)
-        self.checkpoints = Checkpoints(directory.disk, self._worker, self.flusher, log)
+        self.checkpoints = Checkpoints(directory.disk, self._worker, self.flusher, log, limits.checkpoints)
         self.starts = LogStarts(self._store_small_files, self.checkpoints.turn, self.fail, log)
         self.retention = Retention(directory.disk, self._worker, clock, log)
         loop = asyncio.get_running_loop()
         self.inspections = Turns(lambda: new_worker("inspect", loop), INSPECTED_BYTES_WAITING_MAX)
-        self.partitions = Partitions(directory, config(), self._written, self.inspections, clock.monotonic)
+        self.partitions = Partitions(
+            directory, config(), self._written, self.inspections, clock.monotonic, limits.producers
+        )
         self._flush_due: dict[Partition, float] = {}
         self._full_said_at = -float("inf")
         self._evictions_said, self._evictions_said_at = 0, -float("inf")
@@ -89,7 +104,7 @@ class Storage:
         for partition, found in self.partitions.open_all(image):
             if partition.log.is_dirty:
                 unsynced.append(partition)
-                if len(unsynced) >= CHECKPOINT_PARTITIONS_AT_ONCE:
+                if len(unsynced) >= self._limits.checkpoints.partitions_at_once:
                     self._sync_and_close(unsynced)
             else:
                 partition.log.close_files()
@@ -179,7 +194,7 @@ class Storage:
     async def run(self) -> None:
         """The task that does what is due soon: timeouts and flushes. It never waits for the disk."""
         while True:
-            await asyncio.sleep(STORAGE_TICK_MS / 1000)
+            await asyncio.sleep(self._limits.tick_ms / 1000)
             now = self._clock.monotonic()
             self.flusher.expire_waits(now)
             self._say_evictions(now)
@@ -200,7 +215,7 @@ class Storage:
     async def run_checkpoints(self) -> None:
         """The task that advances recovery points. It waits for the disk, however long that takes."""
         while True:
-            await asyncio.sleep(STORAGE_TICK_MS / 1000)
+            await asyncio.sleep(self._limits.tick_ms / 1000)
             if self.partitions.failure is not None:
                 continue
             try:
@@ -212,7 +227,7 @@ class Storage:
         """The task that removes what is too old or too much. It may take long, and nothing waits for it."""
         checked_at = self._clock.monotonic()
         while True:
-            await asyncio.sleep(STORAGE_TICK_MS / 1000)
+            await asyncio.sleep(self._limits.tick_ms / 1000)
             now, config = self._clock.monotonic(), self._config().log
             if (now - checked_at) * 1000 < config.retention_check_ms or self.partitions.failure is not None:
                 continue

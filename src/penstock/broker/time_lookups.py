@@ -8,6 +8,7 @@ Rule 1: a lookup ends when the client has left, and when the time of its request
 Rule 2: a lookup whose segment was replaced meanwhile begins anew.
 """
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from penstock.broker.cold_reads import ColdReads, Outdated
@@ -17,7 +18,7 @@ from penstock.host.clock import Clock
 from penstock.host.tasks import Tasks
 from penstock.host.worker import give_way
 from penstock.limits import LOOKUP_MS_MAX
-from penstock.log.time_lookup import TimedOffset, TimeSearch
+from penstock.log.time_lookup import LOOKUP_LIMITS, LookupLimits, TimedOffset, TimeSearch
 from penstock.protocol.messages.list_offsets import ListOffsetsPartitionResponse, ListOffsetsResponse
 from penstock.replication.partition import Partition
 
@@ -53,14 +54,19 @@ class Deadline:
         if self._is_abandoned or self._clock.monotonic() >= self._ends_at:
             raise LookupEnded
 
-    def give_way(self) -> None:
-        give_way()
-        self.check()
-
 
 class TimeLookups:
-    def __init__(self, reads: ColdReads, tasks: Tasks, clock: Clock) -> None:
+    def __init__(
+        self,
+        reads: ColdReads,
+        tasks: Tasks,
+        clock: Clock,
+        limits: LookupLimits = LOOKUP_LIMITS,
+        give_way: Callable[[], None] = give_way,
+    ) -> None:
         """`reads`: of a pool of one thread that nothing but lookups has to wait for."""
+        self._limits = limits
+        self._give_way = give_way
         self._reads = reads
         self._tasks = tasks
         self._clock = clock
@@ -105,8 +111,12 @@ class TimeLookups:
     async def _find(
         self, partition: Partition, timestamp: int | None, deadline: Deadline
     ) -> TimedOffset | None:
+        def pause() -> None:
+            self._give_way()
+            deadline.check()
+
         while True:
-            search = TimeSearch(partition.time_lookup(), timestamp, deadline.give_way)
+            search = TimeSearch(partition.time_lookup(), timestamp, pause, limits=self._limits)
             try:
                 return await self._run(partition, search, deadline)
             except Outdated:

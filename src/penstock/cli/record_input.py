@@ -40,19 +40,19 @@ class Outgoing(NamedTuple):
     timestamp: int = NO_TIME
 
 
-def numbered_lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(source: BinaryIO, bytes_max: int = LINE_BYTES_MAX) -> Iterator[tuple[int, bytes]]:
     """Lines without their end, counted from 1."""
     number = 0
-    while line := _line_of(source):
+    while line := _line_of(source, bytes_max):
         number += 1
-        if len(line) > LINE_BYTES_MAX:
-            raise CommandFailed(f"line {number} is longer than {LINE_BYTES_MAX} bytes.")
+        if len(line) > bytes_max:
+            raise CommandFailed(f"line {number} is longer than {bytes_max} bytes.")
         yield number, line.removesuffix(b"\n")
 
 
-def _line_of(source: BinaryIO) -> bytes:
+def _line_of(source: BinaryIO, bytes_max: int) -> bytes:
     try:
-        return source.readline(LINE_BYTES_MAX + 1)
+        return source.readline(bytes_max + 1)
     except OSError as problem:
         raise CommandFailed(f"cannot read the input: {problem.strerror}.") from problem
 

@@ -9,7 +9,7 @@ from penstock.metadata.keys import Keys
 from penstock.metadata.values import FeaturesValue, encode
 
 
-def upgrade(image: ClusterImage, level: int) -> Decision:
+def upgrade(image: ClusterImage, level: int, *, newest: int = levels.NEWEST) -> Decision:
     """Let the formats of this level be written. Compares the level, every registration and the term.
 
     Brokers that are away count: they would be refused when they come back. One that will not come back is
@@ -20,7 +20,7 @@ def upgrade(image: ClusterImage, level: int) -> Decision:
     if level < image.level:
         detail = f"The cluster is at level {image.level}, and there is no way back to {level}."
         raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, detail)
-    _require_known(image, level)
+    _require_known(image, level, newest=newest)
     keys = Keys(image.cluster_id)
     registered = (Compare(keys.broker(broker.id), broker.revision) for broker in image.brokers.values())
     value = FeaturesValue({**image.features.levels, levels.FEATURE: level})
@@ -30,9 +30,9 @@ def upgrade(image: ClusterImage, level: int) -> Decision:
     )
 
 
-def _require_known(image: ClusterImage, level: int) -> None:
-    if level > levels.NEWEST:
-        detail = f"Level {level} is not known here: this release knows {levels.OLDEST} to {levels.NEWEST}."
+def _require_known(image: ClusterImage, level: int, *, newest: int) -> None:
+    if level > newest:
+        detail = f"Level {level} is not known here: this release knows {levels.OLDEST} to {newest}."
         raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, detail)
     behind = [str(broker.id) for broker in image.brokers.values() if broker.level_max < level]
     if behind:

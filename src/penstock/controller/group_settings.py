@@ -11,14 +11,19 @@ from penstock.metadata.keys import Keys
 from penstock.metadata.values import GroupConfigValue, encode
 
 
-def alter_group_config(image: ClusterImage, group_id: str, overrides: Mapping[str, str]) -> Decision:
+def alter_group_config(
+    image: ClusterImage,
+    group_id: str,
+    overrides: Mapping[str, str],
+    groups_max: int = GROUPS_WITH_SETTINGS_MAX,
+) -> Decision:
     """`overrides` is the whole new set, found acceptable. The group itself need not exist yet."""
     revision = image.overrides_of_group(group_id).revision
     is_new = revision == ABSENT
     if is_new and not overrides:
         return Decision((), ())
-    if is_new and len(image.group_overrides) >= GROUPS_WITH_SETTINGS_MAX:
-        detail = f"At most {GROUPS_WITH_SETTINGS_MAX} groups have settings of their own."
+    if is_new and len(image.group_overrides) >= groups_max:
+        detail = f"At most {groups_max} groups have settings of their own."
         raise ApiError(ErrorCode.POLICY_VIOLATION, detail)
     key = Keys(image.cluster_id).group_config(group_id)
     change = Put(key, encode(GroupConfigValue(dict(overrides)))) if overrides else Delete(key)

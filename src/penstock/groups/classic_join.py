@@ -27,7 +27,7 @@ from penstock.groups.classic_rebalance import (
     take_out,
 )
 from penstock.groups.surroundings import Client, Surroundings
-from penstock.limits import GROUP_ID_BYTES_MAX, GROUP_METADATA_BYTES_MAX, SHORT_MAX
+from penstock.limits import GROUP_ID_BYTES_MAX, SHORT_MAX
 from penstock.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 _REBALANCE_TIMEOUT_FROM: Final = 1
@@ -88,7 +88,7 @@ def join(
     joiner = _Joiner.of(request, asking)
     if not group.supports(request.protocol_type, {protocol.name for protocol in joiner.protocols}):
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{group.group_id} has no protocol in common")
-    _check_weight(group, joiner)
+    _check_weight(surroundings, group, joiner)
     if is_newcomer:
         return _join_newcomer(surroundings, group, joiner, now)
     if request.member_id in group.pending_members and request.group_instance_id is None:
@@ -143,11 +143,11 @@ def _refuse_for_size(
     return Outcome(replies=[refused, *replies]) + complete_if_all_joined(surroundings, group, now)
 
 
-def _check_weight(group: ClassicGroup, joiner: _Joiner) -> None:
+def _check_weight(surroundings: Surroundings, group: ClassicGroup, joiner: _Joiner) -> None:
     """Of the codes that clients know, this one says best that the group cannot take more."""
     known = group.members.get(_holder(group, joiner.request))
     added = weight_of(joiner.protocols) - (weight_of(known.protocols) if known else 0)
-    if group.weight_bytes + added > GROUP_METADATA_BYTES_MAX:
+    if group.weight_bytes + added > surroundings.limits.metadata_bytes_max:
         raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"members of {group.group_id} say too much")
 
 

@@ -13,7 +13,6 @@ from penstock.groups.classic_heartbeat import check_generation, found
 from penstock.groups.classic_member import ClassicMember
 from penstock.groups.classic_rebalance import refresh_session, sync_key
 from penstock.groups.surroundings import Surroundings
-from penstock.limits import GROUP_METADATA_BYTES_MAX
 from penstock.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 
@@ -29,7 +28,7 @@ def sync(
     _check_protocol(group, request)
     is_leading = group.state is ClassicState.COMPLETING and request.member_id == group.leader
     assignments = {each.member_id: bytes(each.assignment) for each in request.assignments if is_leading}
-    _check_weight(group, assignments)
+    _check_weight(surroundings, group, assignments)
     refresh_session(surroundings, group, request.member_id, now)
     if group.state is ClassicState.PREPARING:
         return Outcome(replies=(pending.refusal(ErrorCode.REBALANCE_IN_PROGRESS),))
@@ -48,14 +47,14 @@ def _check_protocol(group: ClassicGroup, request: SyncGroupRequest) -> None:
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the protocol is {group.protocol_name}")
 
 
-def _check_weight(group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
+def _check_weight(surroundings: Surroundings, group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
     """Kafka answers this too when an assignment fits no record. Until the leader leaves, or time takes
     it out of the group, it may try again with less."""
     if not assignments:
         return
     told = sum(member.recorded_bytes(group.protocol_name) for member in group.members.values())
     given = sum(len(assignments.get(member_id, b"")) for member_id in group.members)
-    if told + given > GROUP_METADATA_BYTES_MAX:
+    if told + given > surroundings.limits.metadata_bytes_max:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the assignment of {group.group_id} is too large")
 
 

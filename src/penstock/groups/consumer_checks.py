@@ -18,7 +18,8 @@ from penstock.groups.consumer_member import (
     MemberState,
 )
 from penstock.groups.consumer_step import Change
-from penstock.limits import GROUP_METADATA_BYTES_MAX, SHORT_MAX
+from penstock.groups.surroundings import Surroundings
+from penstock.limits import SHORT_MAX
 from penstock.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
 _OWN_MEMBER_ID_FROM: Final = 1
@@ -93,7 +94,8 @@ def find_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -
     return holder
 
 
-def check_room(group: ConsumerGroup, change: Change, members_max: int) -> None:
+def check_room(surroundings: Surroundings, group: ConsumerGroup, change: Change) -> None:
+    members_max = surroundings.config().consumer.members_max
     if change.known is None and len(group.members) >= members_max:
         raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} has {members_max} members")
     if change.before is not None and change.before.about == change.after.about:
@@ -101,7 +103,7 @@ def check_room(group: ConsumerGroup, change: Change, members_max: int) -> None:
     known = change.known
     freed = known.about.weigh(group.group_id, known.member_id) if known else 0
     added = change.after.about.weigh(group.group_id, change.after.member_id)
-    if group.weight_bytes - freed + added > GROUP_METADATA_BYTES_MAX:
+    if group.weight_bytes - freed + added > surroundings.limits.metadata_bytes_max:
         raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"members of {group.group_id} say too much")
 
 

@@ -77,7 +77,7 @@ def join(
         return Settled(group, Outcome(replies=(Reply(asking.pending, required),)))
     subscription = _subscription(request)
     change = _change(surroundings, group, request, asking, subscription)
-    check_room(group, change, surroundings.config().consumer.members_max)
+    check_room(surroundings, group, change)
     if change.replaced is not None and _is_last_other(surroundings, group, change.replaced):
         return _downgrade(surroundings, group, change, request, asking, now)
     owned = by_id(subscription.owned_partitions, surroundings.topics())

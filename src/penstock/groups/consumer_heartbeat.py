@@ -132,7 +132,7 @@ def _listen(
     """Everything that can be refused is refused here."""
     owned = None if request.topic_partitions is None else read(request.topic_partitions)
     change = _change(surroundings, group, request, caller, owned)
-    check_room(group, change, surroundings.config().consumer.members_max)
+    check_room(surroundings, group, change)
     return _Said(request, caller, change, owned)
 
 

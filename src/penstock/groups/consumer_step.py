@@ -77,7 +77,7 @@ def take_step(
     _check_regexes(group, change)
     topics = surroundings.topics()
     records = _membership(group, change)
-    regexes, resolved = _regexes(group, change, report, topics, now)
+    regexes, resolved = _regexes(surroundings, group, change, report, now)
     records += regexes
     is_bumped, metadata_hash = _look_at_topics(group, change, resolved, topics)
     epoch = group.epoch + is_bumped
@@ -131,7 +131,7 @@ def _check_regexes(group: ConsumerGroup, change: Change) -> None:
 
 
 def _regexes(
-    group: ConsumerGroup, change: Change, report: Report, topics: Topics, now: Now
+    surroundings: Surroundings, group: ConsumerGroup, change: Change, report: Report, now: Now
 ) -> tuple[list[StateRecord], dict[str, frozenset[str]]]:
     """Records of expressions whose meaning changed, and what they mean now."""
     records: list[StateRecord] = []
@@ -143,7 +143,7 @@ def _regexes(
         group.resolving.pop(old, None)
     if regex is None:
         return records, {}
-    found = _resolve(group, regex, report, topics)
+    found = _resolve(surroundings, group, regex, report)
     resolution = group.regexes.get(regex)
     if found is None or (resolution is not None and resolution.topics == found):
         return records, {}
@@ -152,14 +152,17 @@ def _regexes(
     return records, {regex: found}
 
 
-def _resolve(group: ConsumerGroup, regex: str, report: Report, topics: Topics) -> frozenset[str] | None:
+def _resolve(
+    surroundings: Surroundings, group: ConsumerGroup, regex: str, report: Report
+) -> frozenset[str] | None:
     """What it means, if that had to be found out and is known now."""
     resolving = group.resolving.get(regex)
     if resolving is None:
         is_known = regex in group.regexes
         if is_known and regex not in group.stale_regexes:
             return None
-        resolving = Resolving(regex, topics.by_name)
+        names, turn_units_max = surroundings.topics().by_name, surroundings.limits.regex_turn_units_max
+        resolving = Resolving(regex, names, turn_units_max)
         group.stale_regexes.discard(regex)
         group.resolving[regex] = resolving
         if not is_known:

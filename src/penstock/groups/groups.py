@@ -49,7 +49,6 @@ from penstock.groups.status import (
 )
 from penstock.groups.surroundings import Surroundings, TimerKey
 from penstock.limits import (
-    GROUP_STATE_BYTES_MAX,
     GROUP_TURN_RECORDS,
     STATE_RECORDS_PER_TURN,
     TIMERS_PER_TURN,
@@ -286,9 +285,9 @@ class Groups:
         return commit_records(request.group_id, not_older(request.commits, earliest_ms))
 
     def _check_room(self, code: ErrorCode) -> None:
-        kept_bytes = self._kept_bytes()
-        if kept_bytes > GROUP_STATE_BYTES_MAX:
-            detail = f"all groups together take {kept_bytes} bytes; {GROUP_STATE_BYTES_MAX} are allowed"
+        kept_bytes, most = self._kept_bytes(), self._surroundings.limits.state_bytes_max
+        if kept_bytes > most:
+            detail = f"all groups together take {kept_bytes} bytes; {most} are allowed"
             raise ApiError(code, f"{detail}: delete groups that nobody needs")
 
     def _check_classic_commit(self, group: ClassicGroup, request: CommitRequest, now: Now) -> None:

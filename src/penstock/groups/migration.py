@@ -60,7 +60,6 @@ from penstock.groups.consumer_records import (
 from penstock.groups.consumer_target import topics_hash
 from penstock.groups.records import GroupMetadataKey, UnknownKey, decode_key, decode_value, encode_key
 from penstock.groups.surroundings import Surroundings, Topics
-from penstock.limits import GROUP_METADATA_BYTES_MAX
 from penstock.types import TopicId
 
 Group = ClassicGroup | ConsumerGroup
@@ -95,7 +94,7 @@ def upgraded(surroundings: Surroundings, classic: ClassicGroup, now: Now) -> Upg
         # The group must be complete for whoever joins it now. Replaying them again changes nothing.
         for record in records[1:]:
             replay(group, record, now.wall_ms)
-        if group.weight_bytes > GROUP_METADATA_BYTES_MAX:
+        if group.weight_bytes > surroundings.limits.metadata_bytes_max:
             raise _cannot(classic, "its members say too much")
     return Upgrade(group, records)
 

@@ -22,7 +22,7 @@ REGEXES_PER_GROUP_MAX: Final = 64
 _COMPILED_BYTES_MAX: Final = 256 * 1024
 """For RE2's program and its memory of states. More makes it slower where it matters: the hostile
 expressions that need many states."""
-_TURN_UNITS_MAX: Final = 10_000_000
+TURN_UNITS_MAX: Final = 10_000_000
 """About twenty milliseconds of work."""
 _NAME_UNITS: Final = 4_500
 """What it costs to ask about one name besides the matching itself."""
@@ -69,9 +69,10 @@ def compiled(regex: str) -> Any:
 class Resolving:
     """A resolution under way."""
 
-    __slots__ = ("_expression", "_found", "_left", "_size")
+    __slots__ = ("_expression", "_found", "_left", "_size", "_turn_units_max")
 
-    def __init__(self, regex: str, names: Iterable[str]) -> None:
+    def __init__(self, regex: str, names: Iterable[str], turn_units_max: int = TURN_UNITS_MAX) -> None:
+        self._turn_units_max = turn_units_max
         self._expression = compiled(regex)
         self._size: int = self._expression.programsize
         self._left = list(names)
@@ -86,7 +87,7 @@ class Resolving:
         """Go on for a while. True: every name has been looked at."""
         units = 0
         matches = self._expression.fullmatch
-        while self._left and units < _TURN_UNITS_MAX:
+        while self._left and units < self._turn_units_max:
             name = self._left.pop()
             units += _NAME_UNITS + len(name) * self._size
             if matches(name):

@@ -1,13 +1,19 @@
 """What the decisions about groups take from outside, as plain values and calls."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.config.groups import ConsumerConfig, GroupConfig
 from penstock.coordinator.timers import Timers
 from penstock.groups.expiry import SteadyClock
 from penstock.groups.rates import Rates
-from penstock.limits import GROUP_RATE_PARTITIONS_MAX, GROUP_RATE_WINDOW_MS
+from penstock.groups.regex import TURN_UNITS_MAX
+from penstock.limits import (
+    GROUP_METADATA_BYTES_MAX,
+    GROUP_RATE_PARTITIONS_MAX,
+    GROUP_RATE_WINDOW_MS,
+    GROUP_STATE_BYTES_MAX,
+)
 from penstock.metadata.image import Topic
 from penstock.types import TopicId
 
@@ -33,10 +39,22 @@ class Client(NamedTuple):
     host: str
 
 
+class GroupLimits(NamedTuple):
+    """How much groups may take, all together and one of them, and how long one of them may compute."""
+
+    state_bytes_max: int = GROUP_STATE_BYTES_MAX
+    metadata_bytes_max: int = GROUP_METADATA_BYTES_MAX
+    regex_turn_units_max: int = TURN_UNITS_MAX
+
+
+GROUP_LIMITS: Final = GroupLimits()
+
+
 class Surroundings:
     __slots__ = (
         "config",
         "draw_member_id",
+        "limits",
         "overrides_of",
         "rates",
         "steady_clock",
@@ -51,6 +69,7 @@ class Surroundings:
         draw_member_id: Callable[[], str],
         rates: Rates | None = None,
         steady_clock: SteadyClock | None = None,
+        limits: GroupLimits = GROUP_LIMITS,
     ) -> None:
         self.config = config
         """As it is now: it can be changed while groups live."""
@@ -63,6 +82,7 @@ class Surroundings:
         """One for as long as the broker runs: a shard that is loaded again must not forget a jump."""
         self.overrides_of: Callable[[str], Mapping[str, str]] = lambda group_id: {}
         """The settings that a group was given for itself, as they are now."""
+        self.limits = limits
         self.timers: Timers[TimerKey] = Timers()
 
     def consumer_config(self, group_id: str) -> ConsumerConfig:

@@ -154,7 +154,8 @@ class OsFile:
 class OsDisk:
     """Every path is used as given; callers build them from checked names."""
 
-    def __init__(self) -> None:
+    def __init__(self, files_max: int = OPEN_FILES_MAX) -> None:
+        self._files_max = files_max
         self._free: list[int] = []
         """Descriptors of a folder through which its file system is synced, and whom they belong to."""
         self._held: dict[int, int] = {}
@@ -163,7 +164,7 @@ class OsDisk:
     def open_files_max(self) -> int:
         """Half of what the process may open: connections and readers need descriptors too."""
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return OPEN_FILES_MAX if most == resource.RLIM_INFINITY else min(most // 2, OPEN_FILES_MAX)
+        return self._files_max if most == resource.RLIM_INFINITY else min(most // 2, self._files_max)
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0)

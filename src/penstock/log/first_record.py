@@ -24,6 +24,16 @@ from penstock.types import Offset
 PRECISION_MS: Final = 1 * SECOND_MS
 
 
+class FirstRecordLimits(NamedTuple):
+    """The largest batch that is opened."""
+
+    records_max: int = RECORD_TIME_RECORDS_MAX
+    expanded_bytes_max: int = RECORD_TIME_EXPANDED_BYTES_MAX
+
+
+FIRST_RECORD_LIMITS: Final = FirstRecordLimits()
+
+
 class FirstTime(NamedTuple):
     timestamp_ms: int | None
     """None: the batch holds no record at or after the offset. The answer is in the next one."""
@@ -36,6 +46,7 @@ class FirstTime(NamedTuple):
 class FirstRecordRead:
     segment: SegmentView
     offset: Offset
+    limits: FirstRecordLimits = FIRST_RECORD_LIMITS
 
     @property
     def segments(self) -> Sequence[SegmentView]:
@@ -52,37 +63,40 @@ class FirstRecordRead:
             if position >= segment.size_bytes:  # compaction may leave nothing behind the last batch
                 return FirstTime(None, self.offset, loaded)
             header = parse_header(file.read(position, HEADER_BYTES))
-            timestamp_ms = _time_in(file, position, header, self.offset)
+            timestamp_ms = self._time_in(file, position, header)
             return FirstTime(timestamp_ms, header.next_offset, loaded)
         finally:
             file.release()
 
+    def _time_in(self, file: File, position: int, header: BatchHeader) -> int | None:
+        if header.is_control or header.record_count == 0:
+            return None  # markers are not for consumers
+        if header.has_log_append_time:
+            return header.max_timestamp
+        has_all = header.record_count == header.last_offset_delta + 1
+        if has_all and 0 <= header.max_timestamp - header.base_timestamp <= PRECISION_MS:
+            return header.base_timestamp
+        if header.record_count > self.limits.records_max:
+            return header.max_timestamp
+        return self._time_of_record(file.read(position, header.size), header)
 
-def plan_first_record(log: PartitionLog, offset: Offset, end_offset: Offset) -> FirstRecordRead:
+    def _time_of_record(self, batch: bytes, header: BatchHeader) -> int | None:
+        """Compaction may have removed the records at the end of a batch."""
+        try:
+            for found, timestamp in timed_records(batch, limit_bytes=self.limits.expanded_bytes_max)[1]:
+                if found >= self.offset:
+                    return timestamp
+        except CorruptData:
+            return header.max_timestamp  # what its producer sent, or too large: its header answers for it
+        return None
+
+
+def plan_first_record(
+    log: PartitionLog,
+    offset: Offset,
+    end_offset: Offset,
+    limits: FirstRecordLimits = FIRST_RECORD_LIMITS,
+) -> FirstRecordRead:
     """Where to look for the batch that holds `offset`."""
     assert log.log_start_offset <= offset < end_offset, "somebody must be able to read there"
-    return FirstRecordRead(log.view(log.segment_holding(offset)), offset)
-
-
-def _time_in(file: File, position: int, header: BatchHeader, offset: Offset) -> int | None:
-    if header.is_control or header.record_count == 0:
-        return None  # markers are not for consumers
-    if header.has_log_append_time:
-        return header.max_timestamp
-    has_all = header.record_count == header.last_offset_delta + 1
-    if has_all and 0 <= header.max_timestamp - header.base_timestamp <= PRECISION_MS:
-        return header.base_timestamp
-    if header.record_count > RECORD_TIME_RECORDS_MAX:
-        return header.max_timestamp
-    return _time_of_record(file.read(position, header.size), header, offset)
-
-
-def _time_of_record(batch: bytes, header: BatchHeader, offset: Offset) -> int | None:
-    """Compaction may have removed the records at the end of a batch."""
-    try:
-        for found, timestamp in timed_records(batch, limit_bytes=RECORD_TIME_EXPANDED_BYTES_MAX)[1]:
-            if found >= offset:
-                return timestamp
-    except CorruptData:
-        return header.max_timestamp  # what its producer sent, or too large: its header answers for it
-    return None
+    return FirstRecordRead(log.view(log.segment_holding(offset)), offset, limits)

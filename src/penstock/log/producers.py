@@ -17,12 +17,12 @@ remembered batch, oldest first, so that Kafka's tools, which let later rows win,
 
 import struct
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from penstock.errors import ApiError, CorruptData, ErrorCode
-from penstock.limits import PRODUCER_WINDOW_BATCHES, PRODUCERS_PER_PARTITION_MAX
+from penstock.limits import PRODUCER_WINDOW_BATCHES, PRODUCERS_MAX, PRODUCERS_PER_PARTITION_MAX
 from penstock.protocol.batches import BatchHeader
 from penstock.types import Offset, ProducerId
 
@@ -32,6 +32,16 @@ SNAPSHOT_HEAD = struct.Struct(">hI")
 SNAPSHOT_ROW = struct.Struct(">qhiqiqiq")
 NO_COORDINATOR = -1
 NO_TRANSACTION = -1
+
+
+class ProducerLimits(NamedTuple):
+    """How many idempotent producers are remembered."""
+
+    total_max: int = PRODUCERS_MAX
+    per_partition_max: int = PRODUCERS_PER_PARTITION_MAX
+
+
+PRODUCER_LIMITS: Final = ProducerLimits()
 
 
 class WrittenBatch(NamedTuple):
@@ -71,10 +81,11 @@ class ProducerRoll:
     twice, so evictions are counted and reported (`Storage`).
     """
 
-    __slots__ = ("_most", "_owners", "evicted", "last_evicted_from")
+    __slots__ = ("_most", "_owners", "evicted", "last_evicted_from", "per_partition_max")
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limits: ProducerLimits = PRODUCER_LIMITS) -> None:
+        self._most = limits.total_max
+        self.per_partition_max = limits.per_partition_max
         self._owners: dict[Producer, Producers] = {}
         self.evicted = 0
         """Producers that were forgotten because of their number, of a partition or of all, so far."""
@@ -100,9 +111,10 @@ class ProducerRoll:
 
 
 class Producers:
-    __slots__ = ("_by_id", "_roll")
+    __slots__ = ("_by_id", "_most", "_roll")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = PRODUCERS_PER_PARTITION_MAX) -> None:
+        self._most = most
         # In order of last use: the first is the one to forget when there are too many.
         self._by_id: dict[ProducerId, Producer] = {}
         self._roll: ProducerRoll | None = None
@@ -114,6 +126,7 @@ class Producers:
                 self._roll.leave(producer)
         self._roll = roll
         if roll is not None:
+            self._most = roll.per_partition_max
             for producer in tuple(self._by_id.values()):
                 roll.enter(producer, self)
 
@@ -163,7 +176,7 @@ class Producers:
             if before is not None:
                 self._roll.leave(before)
             self._roll.enter(producer, self)
-        if len(self._by_id) > PRODUCERS_PER_PARTITION_MAX:
+        while len(self._by_id) > self._most:
             oldest = next(iter(self._by_id.values()))
             if self._roll is None:  # a start replays what was forgotten before: that is no news
                 self.forget(oldest)

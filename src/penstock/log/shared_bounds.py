@@ -6,10 +6,10 @@ A log alone is bounded by its settings; thousands of them are bounded here.
 from typing import NamedTuple
 
 from penstock.host.disk import Disk
-from penstock.limits import INDEX_BYTES_KEPT_MAX, PRODUCERS_MAX
+from penstock.limits import INDEX_BYTES_KEPT_MAX
 from penstock.log.index_shelf import IndexShelf
 from penstock.log.open_files import OpenFiles
-from penstock.log.producers import ProducerRoll
+from penstock.log.producers import PRODUCER_LIMITS, ProducerLimits, ProducerRoll
 
 
 class SharedBounds(NamedTuple):
@@ -18,7 +18,5 @@ class SharedBounds(NamedTuple):
     producers: ProducerRoll
 
     @classmethod
-    def on(cls, disk: Disk) -> "SharedBounds":
-        return cls(
-            IndexShelf(INDEX_BYTES_KEPT_MAX), OpenFiles(disk.open_files_max), ProducerRoll(PRODUCERS_MAX)
-        )
+    def on(cls, disk: Disk, producers: ProducerLimits = PRODUCER_LIMITS) -> "SharedBounds":
+        return cls(IndexShelf(INDEX_BYTES_KEPT_MAX), OpenFiles(disk.open_files_max), ProducerRoll(producers))

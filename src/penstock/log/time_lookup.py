@@ -20,7 +20,7 @@ Rule 3: batches without records claim nothing: compaction leaves them in the pla
 """
 
 from collections.abc import Callable, Generator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.errors import CorruptData
 from penstock.host.disk import File
@@ -35,6 +35,16 @@ from penstock.log.segment import Segment
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
 from penstock.protocol.records import timed_records
 from penstock.types import NO_TIMESTAMP, Offset
+
+
+class LookupLimits(NamedTuple):
+    """How long a lookup goes on before others get a turn."""
+
+    headers_per_step: int = LOOKUP_HEADERS_PER_STEP
+    records_per_turn: int = LOOKUP_RECORDS_PER_TURN
+
+
+LOOKUP_LIMITS: Final = LookupLimits()
 
 
 class TimedOffset(NamedTuple):
@@ -96,12 +106,14 @@ class TimeSearch:
         timestamp: int | None,
         give_way: Callable[[], None],
         budget: Budget | None = None,
+        limits: LookupLimits = LOOKUP_LIMITS,
     ) -> None:
         """`timestamp`: None looks for the newest record."""
         self.segments: Sequence[SegmentView] = [segment.view for segment in lookup.segments]
         self._lookup = lookup
         self._give_way = give_way
         self._budget = budget or Budget()
+        self._limits = limits
         self._steps = self._newest() if timestamp is None else self._first_at_or_after(timestamp)
         self._file: File | None = None
         self._headers_left = 0
@@ -112,7 +124,7 @@ class TimeSearch:
 
     def run(self) -> Step:
         """Blocks. Raises CorruptData if a batch that was looked at is damaged."""
-        self._headers_left = LOOKUP_HEADERS_PER_STEP
+        self._headers_left = self._limits.headers_per_step
         try:
             next(self._steps)
         except StopIteration as end:
@@ -284,7 +296,7 @@ class TimeSearch:
         header, start = claim.header, self._lookup.start_offset
         by_header = TimedOffset(max(header.base_offset, start), header.max_timestamp)
         batch = self._batch(view, claim)
-        budget = self._budget
+        budget, records_per_turn = self._budget, self._limits.records_per_turn
         if header.record_count > budget.records:
             yield by_header
             return
@@ -295,7 +307,7 @@ class TimeSearch:
             for number, (offset, timestamp) in enumerate(timed, 1):
                 if offset >= start:
                     yield TimedOffset(offset, timestamp)
-                if number % LOOKUP_RECORDS_PER_TURN == 0:
+                if number % records_per_turn == 0:
                     self._give_way()
         except CorruptData:
             yield by_header

@@ -26,7 +26,7 @@ from penstock.host.metadata_store import (
     StoreRefuses,
     require_well_formed,
 )
-from penstock.limits import ETCD_PAGE_ENTRIES
+from penstock.limits import ETCD_PAGE_ENTRIES, ETCD_PATIENCE_MS_MAX
 from penstock.metadata.etcd_client import EtcdClient, SessionOver
 from penstock.metadata.etcd_messages import (
     CHANGES_MAX,
@@ -61,11 +61,19 @@ class EtcdStore:
 
     changes_max = CHANGES_MAX
 
-    def __init__(self, url: EtcdUrl) -> None:
+    def __init__(
+        self,
+        url: EtcdUrl,
+        *,
+        page_entries: int = ETCD_PAGE_ENTRIES,
+        patience_ms_max: int = ETCD_PATIENCE_MS_MAX,
+    ) -> None:
         """ConfigError if a file that the address names cannot be used."""
         tls = None if url.tls is None else client_tls(*url.tls)
-        self._client = EtcdClient(HttpEndpoints(url.base_urls, tls), url.user, url.password)
+        endpoints = HttpEndpoints(url.base_urls, tls)
+        self._client = EtcdClient(endpoints, url.user, url.password, patience_ms_max)
         self._root = url.root
+        self._page_entries = page_entries
 
     async def read(self, prefix: str) -> Snapshot:
         for _ in range(PAGES_READ_AGAIN_MAX):
@@ -82,7 +90,7 @@ class EtcdStore:
         skip = len(self._root)
         while True:
             request = range_request(
-                self._root + prefix, after=after, revision=revision, limit=ETCD_PAGE_ENTRIES
+                self._root + prefix, after=after, revision=revision, limit=self._page_entries
             )
             page = _read_as(RangeAnswer, await self._client.ask(RANGE, request))
             if revision is None:

@@ -45,8 +45,15 @@ class _AskAgain(Exception):
 
 
 class EtcdClient:
-    def __init__(self, endpoints: HttpEndpoints, user: str | None, password: str) -> None:
+    def __init__(
+        self,
+        endpoints: HttpEndpoints,
+        user: str | None,
+        password: str,
+        patience_ms_max: int = ETCD_PATIENCE_MS_MAX,
+    ) -> None:
         self._endpoints = endpoints
+        self._patience_ms_max = patience_ms_max
         self._user = user
         self._password = password
         self._token: str | None = None
@@ -63,7 +70,7 @@ class EtcdClient:
         await self._endpoints.close()
 
     async def _ask(self, path: str, request: bytes, *, repeatable: bool) -> bytes:
-        ends_at = self._endpoints.now() + ETCD_PATIENCE_MS_MAX / 1000
+        ends_at = self._endpoints.now() + self._patience_ms_max / 1000
         asked = 0
         while True:
             try:

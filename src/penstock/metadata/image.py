@@ -107,9 +107,12 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def image_of(snapshot: Snapshot, cluster_id: str) -> ClusterImage:
-    """The image of a whole store, read with `Keys(cluster_id).prefix`."""
-    draft = _Draft(ClusterImage(cluster_id=cluster_id))
+def image_of(snapshot: Snapshot, cluster_id: str, newest: int = levels.NEWEST) -> ClusterImage:
+    """The image of a whole store, read with `Keys(cluster_id).prefix`.
+
+    `newest`: the last level that this release knows.
+    """
+    draft = _Draft(ClusterImage(cluster_id=cluster_id), newest)
     # First of all: what a level means that is not known here, nobody can say.
     first = snapshot.entries.get(Keys(cluster_id).features)
     if first is not None:
@@ -119,9 +122,11 @@ def image_of(snapshot: Snapshot, cluster_id: str) -> ClusterImage:
     return draft.finish(snapshot.revision)
 
 
-def apply(image: ClusterImage, changes: Iterable[Change], revision: int) -> ClusterImage:
+def apply(
+    image: ClusterImage, changes: Iterable[Change], revision: int, *, newest: int = levels.NEWEST
+) -> ClusterImage:
     """The image after the transaction that was committed at `revision`."""
-    draft = _Draft(image)
+    draft = _Draft(image, newest)
     for change in changes:
         if isinstance(change, Put):
             draft.put(change.key, change.value, revision)
@@ -135,8 +140,9 @@ def apply(image: ClusterImage, changes: Iterable[Change], revision: int) -> Clus
 class _Draft:
     """Collects what happens to each key, then builds the next image in one go."""
 
-    def __init__(self, image: ClusterImage) -> None:
+    def __init__(self, image: ClusterImage, newest: int) -> None:
         self._image = image
+        self._newest = newest
         self._keys = Keys(image.cluster_id)
         self._topics: dict[str, tuple[TopicValue, int] | None] = {}
         self._partitions: dict[TopicId, dict[int, PartitionState | None]] = {}
@@ -181,7 +187,7 @@ class _Draft:
             case ProducerIdsKey():
                 self._producer_ids = ProducerIds(decode(ProducerIdsValue, key, data).next_id, revision)
             case FeaturesKey():
-                self._features = _features(decode(FeaturesValue, key, data), revision)
+                self._features = _features(decode(FeaturesValue, key, data), revision, newest=self._newest)
 
     def delete(self, key: str) -> None:
         match self._keys.parse(key):
@@ -405,12 +411,12 @@ def _broker(broker_id: int, value: BrokerValue, revision: int) -> Broker:
     )
 
 
-def _features(value: FeaturesValue, revision: int) -> Features:
+def _features(value: FeaturesValue, revision: int, *, newest: int) -> Features:
     level = value.levels.get(levels.FEATURE, levels.OLDEST)
-    if not levels.OLDEST <= level <= levels.NEWEST:
+    if not levels.OLDEST <= level <= newest:
         raise CorruptData(
             f"this cluster is at level {level}, and this release of Penstock knows "
-            f"{levels.OLDEST} to {levels.NEWEST}: start a release that knows it"
+            f"{levels.OLDEST} to {newest}: start a release that knows it"
         )
     return Features(value.levels, revision)
 

@@ -25,7 +25,7 @@ from penstock.host.disk import Disk, Stored
 from penstock.host.turns import Turns
 from penstock.log.data_directory import DataDirectory, Inventory
 from penstock.log.partition_log import METADATA_FILE, PartitionLog
-from penstock.log.producers import ProducerRoll
+from penstock.log.producers import PRODUCER_LIMITS, ProducerLimits, ProducerRoll
 from penstock.log.recovery import Recovered, open_log
 from penstock.log.segment import LOG_SUFFIX
 from penstock.log.shared_bounds import SharedBounds
@@ -70,6 +70,7 @@ class Partitions:
         on_dirty: Callable[[Partition], None],
         turns: Turns | None = None,
         monotonic: Callable[[], float] = lambda: 0.0,
+        producers: ProducerLimits = PRODUCER_LIMITS,
     ) -> None:
         self._directory = directory
         self._disk: Disk = directory.disk
@@ -93,7 +94,7 @@ class Partitions:
         self._led = False
         """Whether this broker might lead when somebody last asked."""
         self._leaderships = Leaderships()
-        self._shared = SharedBounds.on(directory.disk)
+        self._shared = SharedBounds.on(directory.disk, producers)
         self._failure: str | None = None
 
     @property

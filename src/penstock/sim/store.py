@@ -45,6 +45,7 @@ Result = TypeVar("Result")
 
 CHANGES_MAX = 128
 TIMEOUT_SECONDS = 4.0
+"""How long a client waits for an answer."""
 MUTE_TIMEOUT_SECONDS = 1.0
 """How long a client waits for a store that hears it and does not answer: it keeps its session."""
 SILENCE_SECONDS = 4.0
@@ -93,8 +94,15 @@ class _Happened(NamedTuple):
 
 
 class SimStore:
-    def __init__(self, loop: VirtualTimeLoop, random: Random, faults: StoreFaults | None = None) -> None:
+    def __init__(
+        self,
+        loop: VirtualTimeLoop,
+        random: Random,
+        faults: StoreFaults | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
         self._loop = loop
+        self.timeout_seconds = timeout_seconds
         self.random = random
         self.faults = faults or StoreFaults()
         self.is_away = False
@@ -138,7 +146,7 @@ class SimStore:
 
     def delay(self) -> float:
         if self.random.random() < self.faults.stalls:
-            return self.random.uniform(0, 2 * TIMEOUT_SECONDS)
+            return self.random.uniform(0, 2 * self.timeout_seconds)
         return self.random.uniform(*self.faults.delay_seconds)
 
     # Doing
@@ -350,7 +358,7 @@ class SimClient:
         else:
             after = store.delay() + fate.late_seconds
             self._send(after, fate.released, self._arrive, job, answer, fate)
-        seconds = MUTE_TIMEOUT_SECONDS if self.is_mute else TIMEOUT_SECONDS
+        seconds = MUTE_TIMEOUT_SECONDS if self.is_mute else store.timeout_seconds
         try:
             async with asyncio.timeout(seconds):
                 result: Result = await answer

@@ -18,7 +18,7 @@ Rule 2: that the mirror fails is logged once and never fails the query, nor hold
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
@@ -67,10 +67,19 @@ def moves(position: Position, committed: Position, ends: Position) -> dict[Topic
     }
 
 
+def _client(access: Access) -> AbstractContextManager[ClusterClient]:
+    return borrowed(client_settings(access, timeout_s=min(access.timeout_s, _TIMEOUT_S)))
+
+
 class Mirror:
     """The planner's side. Without a name it waits for one."""
 
-    def __init__(self, settings: ReadSettings) -> None:
+    def __init__(
+        self,
+        settings: ReadSettings,
+        client: Callable[[Access], AbstractContextManager[ClusterClient]] = _client,
+    ) -> None:
+        self._client = client
         self._access = settings.access
         self._group = settings.group
         self._done: Position = {}
@@ -102,7 +111,7 @@ class Mirror:
         return Duty(None if self._postbox is None else self._postbox.mailbox, dict(position))
 
     def _commit(self, group: str, position: Position, ends: Position) -> None:
-        with _client(self._access) as client:
+        with self._client(self._access) as client:
             # Asked each time: another run of the query may have come further meanwhile.
             committed = _committed(client, group, position.keys())
             if news := moves(position, committed, ends):
@@ -147,10 +156,6 @@ def _postbox(access: Access) -> Postbox | None:
     except OSError as error:
         log.warning("the name of this query will not be learnt: %s", error)
         return None
-
-
-def _client(access: Access) -> AbstractContextManager[ClusterClient]:
-    return borrowed(client_settings(access, timeout_s=min(access.timeout_s, _TIMEOUT_S)))
 
 
 def _committed(

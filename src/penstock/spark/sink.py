@@ -137,29 +137,33 @@ def check_columns(schema: StructType, settings: WriteSettings) -> None:
 
 
 def write_rows(
-    settings: WriteSettings, batches: Iterator[pa.RecordBatch], *, row_bytes_max: int = 0
+    settings: WriteSettings,
+    batches: Iterator[pa.RecordBatch],
+    *,
+    row_bytes_max: int = 0,
+    bytes_at_once: int = BYTES_AT_ONCE,
 ) -> Written:
     """`row_bytes_max` is for a row alone, if it may be larger than a batch of many. Raises RowTooLarge."""
     settle()
     records = bytes_sent = 0
     with borrowed(client_settings(settings.access)) as client:
         writer = _Writer(client, settings, row_bytes_max)
-        for rows in _gathered(batches):
+        for rows in _gathered(batches, bytes_at_once):
             bytes_sent += writer.send(_columns(rows, settings))
             records += rows.num_rows
     return Written(records, bytes_sent)
 
 
-def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The same rows in pieces of about BYTES_AT_ONCE: fewer, larger requests."""
+def _gathered(batches: Iterator[pa.RecordBatch], bytes_at_once: int) -> Iterator[pa.Table]:
+    """The same rows in pieces of about so many bytes: fewer, larger requests."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in batches:
-        count = max(batch.num_rows * BYTES_AT_ONCE // max(batch.nbytes, 1), 1)
+        count = max(batch.num_rows * bytes_at_once // max(batch.nbytes, 1), 1)
         for first in range(0, batch.num_rows, count):
             held.append(batch.slice(first, count))
             held_bytes += held[-1].nbytes
-            if held_bytes >= BYTES_AT_ONCE:
+            if held_bytes >= bytes_at_once:
                 yield pa.Table.from_batches(held)
                 held, held_bytes = [], 0
     if held:

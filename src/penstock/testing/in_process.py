@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import asyncio
 
-    from penstock.broker.broker import RunningBroker
+    from penstock.broker.broker import BrokerLimits, RunningBroker
     from penstock.config.broker import BrokerConfig
+    from penstock.host.disk import Disk
 
 Value = str | int | float | bool
 
@@ -42,10 +43,23 @@ def broker(data_dir: str | Path | None = None, /, **settings: Value) -> Iterator
 
         with broker(**{"num.partitions": 3, "auto.create.topics.enable": False}) as running:
     """
+    with broker_with(data_dir, settings) as running:
+        yield running
+
+
+@contextmanager
+def broker_with(
+    data_dir: str | Path | None = None,
+    settings: Mapping[str, Value] | None = None,
+    *,
+    limits: "BrokerLimits | None" = None,
+    disk: "Disk | None" = None,
+) -> Iterator["Broker"]:
+    """The same with other limits, or on another disk: for tests of Penstock itself."""
     with ExitStack() as stack:
         if data_dir is None:
             data_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-"))
-        served = _Served(_configure(str(data_dir), settings))
+        served = _Served(_configure(str(data_dir), settings or {}), limits, disk)
         stack.callback(served.stop)
         yield Broker(served.start(), served, Path(data_dir))
 
@@ -95,11 +109,13 @@ class Broker:
 class _Served:
     """The thread, from its start to its end."""
 
-    def __init__(self, config: "BrokerConfig") -> None:
+    def __init__(self, config: "BrokerConfig", limits: "BrokerLimits | None", disk: "Disk | None") -> None:
         from penstock.host.clock import AdjustableClock
 
         self.clock = AdjustableClock()
         self._config = config
+        self._limits = limits
+        self._disk = disk
         self._started: Future[RunningBroker] = Future()
         self._ended: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-broker")
@@ -137,11 +153,13 @@ class _Served:
     async def _serve(self) -> None:
         import asyncio
 
-        from penstock.broker.broker import World, running_broker
+        from penstock.broker.broker import BrokerLimits, World, running_broker
+        from penstock.host.os_disk import OsDisk
 
         self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._stopping: asyncio.Event = asyncio.Event()
-        async with running_broker(self._config, World(clock=self.clock, log=_PythonLog())) as running:
+        world = World(clock=self.clock, disk=self._disk or OsDisk(), log=_PythonLog())
+        async with running_broker(self._config, world, self._limits or BrokerLimits()) as running:
             self._started.set_result(running)
             await self._stopping.wait()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.broker.access_table import ACCESS, denied_names
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster import CLUSTER_LIMITS, Cluster, ClusterLimits
 from penstock.broker.context import RequestContext
 from penstock.broker.router import Later
 from penstock.config.broker import BrokerConfig
@@ -111,13 +111,15 @@ class Inside(NamedTuple):
 
 
 @asynccontextmanager
-async def running(folder: Path, static: Mapping[str, str] | None = None) -> AsyncIterator[Inside]:
+async def running(
+    folder: Path, static: Mapping[str, str] | None = None, limits: ClusterLimits = CLUSTER_LIMITS
+) -> AsyncIterator[Inside]:
     loop = asyncio.get_running_loop()
     worker, pool = Worker("metadata", loop), WorkerPool("reads", 1, loop)
     store = EmbeddedStore(SqliteStore(MEMORY), worker)
     directory = open_directory(OsDisk(), str(folder / "data"), NodeId(NODE_ID), SystemRandomness())
     config = BrokerConfig.of(Given(AT_ONCE if static is None else static), insecure=True)
-    cluster = Cluster(store, ClusterImage(cluster_id="c"), config)
+    cluster = Cluster(store, ClusterImage(cluster_id="c"), config, limits=limits)
     partitions = Partitions(directory, config, lambda _: None)
 
     async def follow(before: ClusterImage, after: ClusterImage) -> None:

@@ -11,7 +11,7 @@ from inspect import isawaitable
 from typing import Any, TypeVar
 
 from penstock.broker.access_table import ACCESS, denied_names
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster import CLUSTER_LIMITS, Cluster, ClusterLimits
 from penstock.broker.context import RequestContext
 from penstock.broker.topic_creation import TopicCreation, WantedTopic
 from penstock.config.broker import BrokerConfig
@@ -145,12 +145,14 @@ class Asker:
 
 @asynccontextmanager
 async def running_cluster(
-    static: Mapping[str, str] | None = None, broker_ids: Iterable[int] = (1, 2, 3)
+    static: Mapping[str, str] | None = None,
+    broker_ids: Iterable[int] = (1, 2, 3),
+    limits: ClusterLimits = CLUSTER_LIMITS,
 ) -> AsyncIterator[Asker]:
     worker = Worker("metadata", asyncio.get_running_loop())
     store = TroubledStore(worker)
     config = BrokerConfig.of(Given(static or {}), insecure=True)
-    cluster = Cluster(store, ClusterImage(cluster_id="c"), config)
+    cluster = Cluster(store, ClusterImage(cluster_id="c"), config, limits=limits)
     task = asyncio.create_task(cluster.run())
     for broker_id in broker_ids:
         await add_broker(cluster, broker_id)

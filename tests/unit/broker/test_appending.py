@@ -14,7 +14,7 @@ from typing import Unpack
 
 import pytest
 
-from penstock.broker.broker import RunningBroker, World, running_broker
+from penstock.broker.broker import BROKER_LIMITS, BrokerLimits, RunningBroker, World, running_broker
 from penstock.config.sources import load
 from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic, delete_topic
 from penstock.errors import ErrorCode
@@ -119,11 +119,13 @@ class Wiring:
 
 
 @asynccontextmanager
-async def serving(folder: Path, world: World | None = None) -> AsyncIterator[Wiring]:
+async def serving(
+    folder: Path, world: World | None = None, limits: BrokerLimits = BROKER_LIMITS
+) -> AsyncIterator[Wiring]:
     config = load({"data_dir": str(folder / "data"), "kafka": "127.0.0.1:0"})
     clients: list[Client] = []
     try:
-        async with running_broker(config, world or World()) as broker:
+        async with running_broker(config, world or World(), limits) as broker:
             wiring = Wiring(broker, clients)
             try:
                 yield wiring

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.connection import Connection, Shared
+from penstock.broker.connection import Connection, ConnectionLimits, Shared
 from penstock.broker.context import RequestContext
+from penstock.broker.memory import MEMORY_LIMITS, MemoryLimits
 from penstock.broker.quotas import NoQuotas
 from penstock.broker.router import Later, NoReply, Route, Router
 from penstock.errors import ProtocolError
@@ -130,7 +131,9 @@ class Client:
 class Wiring:
     """What connections share, and a handler that the test finishes."""
 
-    def __init__(self, *, in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX) -> None:
+    def __init__(
+        self, *, in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX, memory: MemoryLimits = MEMORY_LIMITS
+    ) -> None:
         self.buffer = bytearray(SHARED_BYTES)
         self.bugs: list[str] = []
         self.waiting: dict[str, Later] = {}
@@ -149,6 +152,7 @@ class Wiring:
             REQUEST_BYTES_MAX,
             in_flight_bytes_max,
             lambda name, failure: self.bugs.append(f"{name}: {failure!r}"),
+            ConnectionLimits(memory=memory),
         )
 
     def answer(self, request: MetadataRequest, context: RequestContext) -> Any:

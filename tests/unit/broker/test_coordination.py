@@ -7,9 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.broker import coordination
 from penstock.broker.cold_reads import ColdReads
-from penstock.broker.coordination import Means, _Counts, _Runner
+from penstock.broker.coordination import (
+    COORDINATOR_LIMITS,
+    CoordinatorLimits,
+    Means,
+    _Counts,
+    _Runner,
+)
 from penstock.coordinator.outcome import Outcome, StateRecord
 from penstock.coordinator.shard import Phase
 from penstock.errors import CorruptData, ErrorCode, StorageFull
@@ -18,7 +23,7 @@ from penstock.host.disk import Space
 from penstock.host.tasks import Tasks
 from penstock.host.worker import WorkerPool
 from penstock.limits import COORDINATOR_ROOM_BYTES
-from penstock.log.reading import ColdRead, Found
+from penstock.log.reading import ColdRead, ColdResult, Found
 from penstock.protocol.records import Record, build_batch
 from penstock.replication.partition import Partition
 from penstock.types import NO_OFFSET, Offset
@@ -95,7 +100,9 @@ class PartlyRead(Counters):
 
 
 @asynccontextmanager
-async def running(new_state: Callable[[], Counters] = Counters) -> AsyncIterator[Running]:
+async def running(
+    new_state: Callable[[], Counters] = Counters, limits: CoordinatorLimits = COORDINATOR_LIMITS
+) -> AsyncIterator[Running]:
     """A shard whose log holds two records."""
     partition = Wrapped(partition_on(new_disk()))
     for key in (b"a", b"b"):
@@ -121,6 +128,7 @@ async def running(new_state: Callable[[], Counters] = Counters) -> AsyncIterator
         on_full=lambda full: None,
         on_failed=lambda failed: None,
         turn=asyncio.Lock(),
+        limits=limits,
     )
     runner = _Runner(cast(Partition, partition), new_state, means, _Counts())
     try:
@@ -169,7 +177,7 @@ async def test_damage_is_said_once_with_what_to_do_and_looked_at_less_and_less_o
 
         it.partition.read = read
         with monkeypatch.context() as patched:
-            patched.setattr("penstock.broker.coordination.asyncio.sleep", remembered)
+            patched.setattr(asyncio, "sleep", remembered)
             it.runner.load()
             while len(pauses) < 10:
                 await sleep(0)
@@ -179,12 +187,10 @@ async def test_damage_is_said_once_with_what_to_do_and_looked_at_less_and_less_o
         assert it.look() == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
 
 
-class Rewritten:
+class Rewritten(ColdRead):
     """A read of a segment that compaction replaced meanwhile."""
 
-    segments = (None,)
-
-    def run(self) -> Found:
+    def run(self) -> ColdResult:
         raise CorruptData("another file is there now")
 
 
@@ -201,17 +207,14 @@ class LogThatMoved:
 
 
 @pytest.mark.parametrize("is_current", [False, True], ids=["rewritten", "damaged"])
-async def test_what_compaction_replaced_is_read_again_and_damage_is_not(
-    monkeypatch: pytest.MonkeyPatch, is_current: bool
-) -> None:
-    monkeypatch.setattr(coordination, "ColdRead", Rewritten)
+async def test_what_compaction_replaced_is_read_again_and_damage_is_not(is_current: bool) -> None:
     async with running() as it:
         reads: list[Offset] = []
 
         def read(offset: Offset, bytes_max: int, *, at_least_one: bool) -> Any:
             reads.append(offset)
             if len(reads) == 1:
-                return Rewritten()
+                return Rewritten(cast(Any, None), offset, offset, bytes_max, at_least_one)
             return it.partition.inner.read(offset, bytes_max, at_least_one=at_least_one)
 
         it.partition.read = read
@@ -258,11 +261,8 @@ class Gauge:
         return Space(10**9, self.usable_bytes)
 
 
-async def test_a_full_disk_is_noticed_once_and_so_is_the_room_that_comes_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(coordination, "COORDINATOR_ROOM_CHECK_MS", 1)
-    async with running() as it:
+async def test_a_full_disk_is_noticed_once_and_so_is_the_room_that_comes_back() -> None:
+    async with running(limits=CoordinatorLimits(room_check_ms=1)) as it:
         gauge = it.partition.log = Gauge(it.partition.inner.log)
         it.runner.load()
         await it.loaded()
@@ -281,13 +281,9 @@ async def test_a_full_disk_is_noticed_once_and_so_is_the_room_that_comes_back(
         assert it.shard.phase is Phase.ACTIVE
 
 
-async def test_space_that_is_no_room_costs_the_state_no_more_often_than_it_is_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_space_that_is_no_room_costs_the_state_no_more_often_than_it_is_looked_at() -> None:
     """As with a quota, or where no more files can be opened."""
-    monkeypatch.setattr(coordination, "COORDINATOR_ROOM_CHECK_MS", 20)
-    monkeypatch.setattr(coordination, "COORDINATOR_RELOAD_MS", 1)
-    async with running() as it:
+    async with running(limits=CoordinatorLimits(room_check_ms=20, reload_ms=1)) as it:
         gauge = it.partition.log = Gauge(it.partition.inner.log)
         gauge.usable_bytes = 10**9
         it.runner.load()
@@ -303,10 +299,8 @@ async def test_space_that_is_no_room_costs_the_state_no_more_often_than_it_is_lo
         assert it.put(b"c") != [ErrorCode.COORDINATOR_NOT_AVAILABLE]
 
 
-async def test_room_is_what_there_was_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordination, "COORDINATOR_ROOM_CHECK_MS", 1)
-    async with running() as it:
-        it.runner._room_check_ms = 1
+async def test_room_is_what_there_was_no_room_for() -> None:
+    async with running(limits=CoordinatorLimits(room_check_ms=1)) as it:
         gauge = it.partition.log = Gauge(it.partition.inner.log)
         gauge.usable_bytes = COORDINATOR_ROOM_BYTES
         it.runner.load()

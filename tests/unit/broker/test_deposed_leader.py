@@ -10,7 +10,6 @@ from random import Random
 
 import pytest
 
-import penstock.sim.store as sim_store
 from penstock.broker.fetch_reads import Limits
 from penstock.broker.fetchers import Way
 from penstock.broker.witnesses import Witnesses
@@ -138,14 +137,13 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def play(monkeypatch: pytest.MonkeyPatch, scene: Callable[[Scene], Awaitable[None]]) -> None:
-    monkeypatch.setattr(sim_store, "TIMEOUT_SECONDS", ETCD_QUESTION_MS_MAX / 1000)
-
     async def refused(self: Witnesses, broker_id: int, node_id: int) -> bool:
         return True
 
     monkeypatch.setattr(Witnesses, "_asked", refused)
     loop = VirtualTimeLoop(Random(3))
-    store = SimStore(loop, Random(3), StoreFaults(delay_seconds=(0.001, 0.01)))
+    faults = StoreFaults(delay_seconds=(0.001, 0.01))
+    store = SimStore(loop, Random(3), faults, timeout_seconds=ETCD_QUESTION_MS_MAX / 1000)
 
     async def run() -> None:
         async with nodes(store, 2, 1) as (two, one):

@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from penstock.broker.broker import RunningBroker, World, running_broker
+from penstock.broker.cluster import ClusterLimits
 from penstock.config.sources import load
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.image import ClusterImage
@@ -72,11 +73,8 @@ async def test_when_metadata_can_no_longer_be_changed_that_is_said_at_once(tmp_p
         pytest.param(1, id="for room in the queue"),
     ],
 )
-async def test_changes_that_wait_when_the_writer_ends_do_not_wait_for_ever(
-    monkeypatch: pytest.MonkeyPatch, queued_max: int
-) -> None:
-    monkeypatch.setattr("penstock.broker.cluster.METADATA_CHANGES_QUEUED_MAX", queued_max)
-    async with running_cluster() as asker:
+async def test_changes_that_wait_when_the_writer_ends_do_not_wait_for_ever(queued_max: int) -> None:
+    async with running_cluster(limits=ClusterLimits(changes_queued_max=queued_max)) as asker:
         asker.cluster.subscribe(fail_for_a_bug)
         waiting = [asyncio.create_task(asker.topic(name)) for name in ("fatal", "next", "last")]
         async with asyncio.timeout(2):

@@ -11,6 +11,7 @@ from penstock.broker.fetch_progress import Asked, FetchInProgress
 from penstock.broker.fetch_reads import Gathered, Limits
 from penstock.broker.fetch_sessions import Fetching, PartitionKey, Wanted
 from penstock.broker.router import Later
+from penstock.limits import FETCH_SESSION_PARTITIONS_MAX
 from penstock.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, PartitionData
 from penstock.replication.partition import Partition
 from penstock.security.access import ANONYMOUS, AllowEverything
@@ -39,7 +40,8 @@ class FakePartition:
 class FakeFetch:
     """Reads whatever its partitions have shown, and counts how often it was asked to."""
 
-    def __init__(self, partitions: int = 1) -> None:
+    def __init__(self, partitions: int = 1, watched_max: int = FETCH_SESSION_PARTITIONS_MAX) -> None:
+        self.watched_max = watched_max
         self.partitions = [FakePartition() for _ in range(partitions)]
         self.has_room = True
         self.watched = 0
@@ -232,9 +234,8 @@ async def test_while_replies_fill_the_memory_a_fetch_waits_without_reading() -> 
     assert len(replies) == 1
 
 
-async def test_beyond_what_all_may_watch_a_fetch_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.fetch_progress.FETCH_SESSION_PARTITIONS_MAX", 5)
-    fetch = FakeFetch(3)
+async def test_beyond_what_all_may_watch_a_fetch_does_not_wait() -> None:
+    fetch = FakeFetch(3, watched_max=5)
     first = waiting(fetch.begin())
     assert isinstance(fetch.begin(), FetchResponse)
     fetch.partitions[0].shows(1)

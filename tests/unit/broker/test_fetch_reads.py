@@ -75,7 +75,7 @@ class Reading:
         cold_reads = ColdReads(
             cast(Any, self.device), lambda partition, problem: self.damaged.append(problem)
         )
-        self.reads = FetchReads(cast(Any, self), cold_reads)
+        self.reads = FetchReads(cast(Any, self), cold_reads, bytes_total_max=3 * BATCH_BYTES_MAX)
 
     def find(self, topic: str, partition: int) -> ColdPartition:
         return self.partition
@@ -91,8 +91,7 @@ async def turn() -> None:
 
 
 @pytest.fixture
-def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
-    monkeypatch.setattr("penstock.broker.fetch_reads.FETCH_BYTES_TOTAL_MAX", 3 * BATCH_BYTES_MAX)
+def reading() -> Reading:
     return Reading()
 
 

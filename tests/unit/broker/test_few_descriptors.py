@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.broker import RunningBroker, World, running_broker
+from penstock.broker.broker import BROKER_LIMITS, BrokerLimits, RunningBroker, World, running_broker
+from penstock.broker.checkpoints import CheckpointLimits
+from penstock.broker.storage import StorageLimits
 from penstock.config.sources import load
 from penstock.host.disk import TooManyOpenFiles
 from penstock.host.os_disk import OsDisk, OsFile
@@ -37,10 +39,17 @@ class FewFiles(CountingDisk):
         return super().open(path, create=create)
 
 
+def checkpoints_every(interval_ms: int) -> BrokerLimits:
+    """And whatever is due is noticed at once."""
+    return BrokerLimits(storage=StorageLimits(tick_ms=5, checkpoints=CheckpointLimits(interval_ms)))
+
+
 @asynccontextmanager
-async def broker_on(disk: OsDisk, tmp_path: Path, *settings: str) -> AsyncIterator[RunningBroker]:
+async def broker_on(
+    disk: OsDisk, tmp_path: Path, *settings: str, limits: BrokerLimits = BROKER_LIMITS
+) -> AsyncIterator[RunningBroker]:
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"}, settings)
-    async with running_broker(config, World(disk=disk)) as broker:
+    async with running_broker(config, World(disk=disk), limits) as broker:
         await make_topic(broker, PARTITIONS)
         yield broker
 
@@ -65,13 +74,11 @@ async def write(broker: RunningBroker, partitions: list[Partition]) -> int:
 
 @pytest.mark.parametrize("policy", ["before_ack", "os"])
 async def test_who_is_refused_for_want_of_files_is_served_when_it_tries_again(
-    tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, policy: str
 ) -> None:
     """Also where nobody would flush for minutes: that is asked for."""
-    monkeypatch.setattr("penstock.broker.storage.STORAGE_TICK_MS", 5)
-    monkeypatch.setattr("penstock.broker.checkpoints.CHECKPOINT_MS", 10**9)
-    disk = FewFiles()
-    async with broker_on(disk, tmp_path, f"log.flush.policy={policy}") as broker:
+    disk, limits = FewFiles(), checkpoints_every(10**9)
+    async with broker_on(disk, tmp_path, f"log.flush.policy={policy}", limits=limits) as broker:
         partitions = list(broker.storage.partitions)
         for _ in range(2):
             assert await write(broker, partitions) > 0
@@ -82,15 +89,11 @@ async def test_who_is_refused_for_want_of_files_is_served_when_it_tries_again(
     assert (tmp_path / "data" / "clean-shutdown").exists()
 
 
-async def test_checkpoints_go_on_when_others_have_taken_the_descriptors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_checkpoints_go_on_when_others_have_taken_the_descriptors(tmp_path: Path) -> None:
     """Files of logs that are on disk are closed for them."""
-    monkeypatch.setattr("penstock.broker.storage.STORAGE_TICK_MS", 5)
-    monkeypatch.setattr("penstock.broker.checkpoints.CHECKPOINT_MS", 10)
     disk, lines = FewFiles(), LinesKept()
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
-    async with running_broker(config, World(disk=disk, log=lines)) as broker:
+    async with running_broker(config, World(disk=disk, log=lines), checkpoints_every(10)) as broker:
         await make_topic(broker, LOG_FILES // 2)
         partitions = list(broker.storage.partitions)
         disk.limit = LOG_FILES
@@ -100,27 +103,21 @@ async def test_checkpoints_go_on_when_others_have_taken_the_descriptors(
     assert lines.reasons("checkpoint.postponed"), "nothing was short"
 
 
-async def test_a_segment_begun_by_retention_keeps_no_file_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_segment_begun_by_retention_keeps_no_file_open(tmp_path: Path) -> None:
     """Nobody may ever write to that partition again."""
-    monkeypatch.setattr("penstock.broker.storage.STORAGE_TICK_MS", 5)
-    monkeypatch.setattr("penstock.broker.checkpoints.CHECKPOINT_MS", 20)
     disk = CountingDisk()
     settings = ("log.retention.check.interval.ms=1", "log.retention.ms=1000")
-    async with broker_on(disk, tmp_path, *settings) as broker:
+    async with broker_on(disk, tmp_path, *settings, limits=checkpoints_every(20)) as broker:
         partition = next(iter(broker.storage.partitions))
         partition.append(memoryview(batch(b"x", 1_000)), NOW_MS)
         await broker.storage.flusher.flush_to([(partition, Offset(1))])
         await eventually(lambda: partition.log.log_start_offset == 1 and disk.open_now == 0)
 
 
-async def test_files_of_idle_partitions_are_closed_a_few_in_each_turn_of_the_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.broker.checkpoints.CHECKPOINT_PARTITIONS_AT_ONCE", 5)
+async def test_files_of_idle_partitions_are_closed_a_few_in_each_turn_of_the_loop(tmp_path: Path) -> None:
+    limits = BrokerLimits(storage=StorageLimits(checkpoints=CheckpointLimits(partitions_at_once=5)))
     disk = CountingDisk()
-    async with broker_on(disk, tmp_path) as broker:
+    async with broker_on(disk, tmp_path, limits=limits) as broker:
         partitions = list(broker.storage.partitions)
         for partition in partitions:
             partition.append(memoryview(batch(b"x")), NOW_MS)

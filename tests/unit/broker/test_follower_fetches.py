@@ -232,6 +232,7 @@ class Handler:
 
     has_room = True
     watched = 0
+    watched_max = 100
 
     def __init__(self, reads: FetchReads) -> None:
         self._reads = reads

@@ -1,7 +1,6 @@
 """What a connection holds of requests is counted once, in the budget it was taken from."""
 
-import pytest
-
+from penstock.broker.memory import MemoryLimits
 from penstock.limits import FRAME_FIRST_BYTES
 from tests.unit.broker.test_broker_connection import IN_FLIGHT_BYTES_MAX, Client, Wiring, ask, turn
 
@@ -31,11 +30,8 @@ async def test_so_many_held_bytes_are_a_shortage() -> None:
     assert world.shared.small_frames.free_bytes == TOTAL
 
 
-async def test_a_large_request_that_loses_its_turn_to_another_stays_where_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("penstock.broker.memory.DECODED_BYTES_MAX", 1_000_000)
-    world = Wiring()
+async def test_a_large_request_that_loses_its_turn_to_another_stays_where_it_is() -> None:
+    world = Wiring(memory=MemoryLimits(decoded_bytes_max=1_000_000))
     decoded, large = world.shared.decoded, world.shared.large_frames
     client = Client(world)
     decoded.overdraw(decoded.free_bytes + 1)

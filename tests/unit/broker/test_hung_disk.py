@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
-from penstock.broker.broker import RunningBroker, World, running_broker
+from penstock.broker.broker import BrokerLimits, RunningBroker, World, running_broker
+from penstock.broker.checkpoints import CheckpointLimits
+from penstock.broker.storage import StorageLimits
 from penstock.config.sources import load
 from penstock.errors import ErrorCode
 from penstock.host.disk import File, Stored
@@ -19,6 +19,7 @@ from tests.unit.broker.test_storage import NOW_MS, batch, make_topic
 from tests.unit.broker.waiting import until
 
 SECONDS_MAX = 10
+DUE_AT_ONCE = BrokerLimits(storage=StorageLimits(tick_ms=5, checkpoints=CheckpointLimits(interval_ms=0)))
 
 
 class HangingDisk(OsDisk):
@@ -50,19 +51,13 @@ async def broker_on(
     disk: HangingDisk, tmp_path: Path, *settings: str
 ) -> AsyncIterator[tuple[RunningBroker, Partition]]:
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"}, settings)
-    async with running_broker(config, World(disk=disk)) as broker:
+    async with running_broker(config, World(disk=disk), DUE_AT_ONCE) as broker:
         await make_topic(broker, 1)
         (partition,) = broker.storage.partitions
         try:
             yield broker, partition
         finally:
             disk.go_on()
-
-
-@pytest.fixture(autouse=True)
-def everything_is_due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.storage.STORAGE_TICK_MS", 5)
-    monkeypatch.setattr("penstock.broker.checkpoints.CHECKPOINT_MS", 0)
 
 
 async def eventually(look: Callable[[], bool]) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock.broker.memory import MemoryBudget
+from penstock.broker.memory import MEMORY_LIMITS, MemoryBudget, MemoryLimits
 from penstock.broker.server import Server
 from penstock.config.broker import BrokerConfig
 from penstock.limits import (
@@ -30,13 +30,16 @@ from tests.unit.broker.test_broker_connection import (
 )
 
 SMALL_TOTAL = IN_FLIGHT_BYTES_MAX // 2
+TEN_REQUESTS_BYTES = 10 * (DECODED_REQUEST_BYTES + DECODED_BYTES_PER_BYTE * 50)
+ROOM_FOR_TEN = MemoryLimits(decoded_bytes_max=TEN_REQUESTS_BYTES)
+"""Or about as many requests that wait for their answer."""
 
 
 class Hall:
     """Connections with a server that ends some of them for others, when the test says so."""
 
-    def __init__(self) -> None:
-        self.world = Wiring()
+    def __init__(self, memory: MemoryLimits = MEMORY_LIMITS) -> None:
+        self.world = Wiring(memory=memory)
         self.server = Server(self.world.shared, BrokerConfig.of().network, AllowEverything(), Silence())
         self.clients: list[Client] = []
 
@@ -138,10 +141,8 @@ async def test_when_all_wait_for_each_other_the_first_goes_on() -> None:
     assert not second.transport.reading
 
 
-async def test_a_shortage_is_relieved_without_anybody_asking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.server.MEMORY_RELIEF_MS", 1)
-    monkeypatch.setattr("penstock.broker.frame_memory.MEMORY_GRACE_MS", 2)
-    hall = Hall()
+async def test_a_shortage_is_relieved_without_anybody_asking() -> None:
+    hall = Hall(MemoryLimits(relief_ms=1, grace_ms=2))
     stalled = fill(hall)
     hall.client().receives(half_of(50_000))
     ended = asyncio.Event()
@@ -164,14 +165,6 @@ async def test_a_refused_connection_gives_back_what_it_held_although_its_replies
 
 
 # Requests that wait for their answer
-
-
-@pytest.fixture
-def small_decoded(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Room for about ten requests."""
-    total = 10 * (DECODED_REQUEST_BYTES + DECODED_BYTES_PER_BYTE * 50)
-    monkeypatch.setattr("penstock.broker.memory.DECODED_BYTES_MAX", total)
-    return total
 
 
 async def test_a_request_is_counted_until_it_is_answered_or_given_up() -> None:
@@ -204,10 +197,8 @@ def use_up(world: Wiring) -> Client:
     raise AssertionError("there is always room")
 
 
-async def test_while_too_many_wait_large_requests_wait_too_and_small_ones_are_answered(
-    small_decoded: int,
-) -> None:
-    world = Wiring()
+async def test_while_too_many_wait_large_requests_wait_too_and_small_ones_are_answered() -> None:
+    world = Wiring(memory=ROOM_FOR_TEN)
     other, begun, whole = Client(world), Client(world), Client(world)
     in_pieces = ask("now-" + "x" * 9_000)
     begun.receives(in_pieces[:3_000])
@@ -224,13 +215,12 @@ async def test_while_too_many_wait_large_requests_wait_too_and_small_ones_are_an
         world.finish(name)
     await turn()
     assert (len(begun.replies()), len(whole.replies())) == (1, 3)
-    assert world.shared.decoded.free_bytes == small_decoded
+    assert world.shared.decoded.free_bytes == TEN_REQUESTS_BYTES
     assert world.shared.small_frames.free_bytes == SMALL_TOTAL
 
 
-@pytest.mark.usefixtures("small_decoded")
 async def test_while_too_many_wait_each_connection_may_add_one_small_request() -> None:
-    world = Wiring()
+    world = Wiring(memory=ROOM_FOR_TEN)
     greedy = use_up(world)
     waiting = len(world.waiting)
     assert greedy.receives(ask("later-more")) == 0, "it is not read"
@@ -247,9 +237,8 @@ async def test_while_too_many_wait_each_connection_may_add_one_small_request() -
     assert [len(client.replies()) for client in others] == [2] * len(others)
 
 
-@pytest.mark.usefixtures("small_decoded")
 async def test_while_too_many_wait_who_is_answered_goes_on() -> None:
-    world = Wiring()
+    world = Wiring(memory=ROOM_FOR_TEN)
     use_up(world)
     honest = Client(world)
     for number in range(3):
@@ -260,9 +249,8 @@ async def test_while_too_many_wait_who_is_answered_goes_on() -> None:
         assert honest.transport.reading, "although there is no room yet"
 
 
-@pytest.mark.usefixtures("small_decoded")
 async def test_who_added_a_request_goes_on_when_there_is_room_although_it_is_not_answered() -> None:
-    world = Wiring()
+    world = Wiring(memory=ROOM_FOR_TEN)
     use_up(world)
     honest = Client(world)
     honest.receives(ask("later-honest"))
@@ -274,9 +262,9 @@ async def test_who_added_a_request_goes_on_when_there_is_room_although_it_is_not
 
 
 @pytest.mark.parametrize("ends", ["leaves", "is refused"])
-async def test_nobody_is_ended_for_who_added_a_request_and_has_gone(small_decoded: int, ends: str) -> None:
-    world = Wiring()
-    world.shared.decoded.overdraw(small_decoded + 1)
+async def test_nobody_is_ended_for_who_added_a_request_and_has_gone(ends: str) -> None:
+    world = Wiring(memory=ROOM_FOR_TEN)
+    world.shared.decoded.overdraw(TEN_REQUESTS_BYTES + 1)
     client = Client(world)
     client.receives(ask("later"))
     assert world.shared.decoded.wanted_bytes > 0
@@ -287,8 +275,8 @@ async def test_nobody_is_ended_for_who_added_a_request_and_has_gone(small_decode
     assert world.shared.decoded.wanted_bytes == 0
 
 
-async def test_who_leaves_while_it_waits_for_its_turn_is_not_waited_for(small_decoded: int) -> None:
-    world = Wiring()
+async def test_who_leaves_while_it_waits_for_its_turn_is_not_waited_for() -> None:
+    world = Wiring(memory=ROOM_FOR_TEN)
     use_up(world)
     leaving, other = Client(world), Client(world)
     for client in (leaving, other):
@@ -299,12 +287,11 @@ async def test_who_leaves_while_it_waits_for_its_turn_is_not_waited_for(small_de
     await turn()
     assert leaving.replies() == []
     assert len(other.replies()) == 1
-    assert world.shared.decoded.free_bytes == small_decoded, "nothing was set aside for who has left"
+    assert world.shared.decoded.free_bytes == TEN_REQUESTS_BYTES, "nothing was set aside for who has left"
 
 
-@pytest.mark.usefixtures("small_decoded")
 async def test_a_large_request_that_cannot_be_decoded_closes_the_connection_also_now() -> None:
-    world = Wiring()
+    world = Wiring(memory=ROOM_FOR_TEN)
     use_up(world)
     client = Client(world)
     request = ask("now-" + "x" * 2_000)
@@ -312,8 +299,8 @@ async def test_a_large_request_that_cannot_be_decoded_closes_the_connection_also
     assert client.transport.ending == "closed"
 
 
-async def test_who_keeps_many_requests_waiting_is_ended_for_who_waits(small_decoded: int) -> None:
-    hall = Hall()
+async def test_who_keeps_many_requests_waiting_is_ended_for_who_waits() -> None:
+    hall = Hall(ROOM_FOR_TEN)
     modest, greedy, honest = hall.client(), hall.client(), hall.client()
     modest.receives(ask("later-modest"))
     number = 0

@@ -41,7 +41,7 @@ class SlowStart:
         self.started: list[subprocess.Popen[bytes]] = []
         self.is_starting = threading.Event()
         self._real = subprocess.Popen
-        monkeypatch.setattr("penstock.host.child_process.subprocess.Popen", self._start)
+        monkeypatch.setattr(subprocess, "Popen", self._start)
 
     def _start(self, *_: Any, **options: Any) -> subprocess.Popen[bytes]:
         self.is_starting.set()

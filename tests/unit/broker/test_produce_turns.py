@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.appending import Turn
-from penstock.broker.broker import World
-from penstock.broker.produce_progress import ProduceInTurn, UnansweredProduce
+from penstock.broker.broker import BrokerLimits, World
+from penstock.broker.connection import ConnectionLimits
+from penstock.broker.memory import MemoryLimits
+from penstock.broker.produce_progress import ProduceInTurn, ProduceLimits, UnansweredProduce
 from penstock.broker.router import NoReply
 from penstock.errors import ErrorCode
 from penstock.limits import (
@@ -36,6 +38,12 @@ from tests.unit.broker.test_appending import (
 
 SOON_MS = 50
 WITH_KEY, WITHOUT_KEY = (Record(Offset(0), NOW_MS, key, b"v") for key in (b"k", None))
+
+
+def little_memory(*, grace_ms: int) -> BrokerLimits:
+    """For requests that wait, whose clients may keep it so long although others wait for it."""
+    memory = MemoryLimits(decoded_bytes_max=20_000, grace_ms=grace_ms)
+    return BrokerLimits(connection=ConnectionLimits(memory=memory))
 
 
 class Heard:
@@ -100,7 +108,9 @@ async def test_what_was_appended_for_a_client_that_has_left_may_run_out_of_time(
         progress = ProduceInTurn([], [PartitionProduceResponse(0) for _ in range(2)], deadline=1.0)
         appended = Appended(Offset(0), Offset(5), -1)
         turns = [(1, partition, Turn(partition))]
-        later = progress.begin([(0, partition, appended)], turns, RECORDS_NAMED_MAX, 10_000)
+        later = progress.begin(
+            [(0, partition, appended)], turns, names_left=RECORDS_NAMED_MAX, wait_ms=10_000
+        )
         replies: list[object] = []
         later.then(replies.append)
         assert later.abandon is not None
@@ -130,7 +140,7 @@ async def test_without_acks_a_request_is_over_when_its_batches_are_appended(tmp_
         partition = await wiring.topic("compacted", COMPACTED)
         turn = Turn(partition)
         progress = UnansweredProduce([], [PartitionProduceResponse(0)], deadline=1.0)
-        later = progress.begin([], [(0, partition, turn)], RECORDS_NAMED_MAX, 10_000)
+        later = progress.begin([], [(0, partition, turn)], names_left=RECORDS_NAMED_MAX, wait_ms=10_000)
         outcomes: list[object] = []
         later.then(outcomes.append)
         turn.finish(Appended(Offset(0), Offset(5), -1))
@@ -140,12 +150,8 @@ async def test_without_acks_a_request_is_over_when_its_batches_are_appended(tmp_
 # Memory
 
 
-async def test_batches_that_wait_stop_nobody_else_however_many_requests_they_fill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.broker.memory.DECODED_BYTES_MAX", 20_000)
-    monkeypatch.setattr("penstock.broker.frame_memory.MEMORY_GRACE_MS", 60_000)
-    async with serving(tmp_path) as wiring:
+async def test_batches_that_wait_stop_nobody_else_however_many_requests_they_fill(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits=little_memory(grace_ms=60_000)) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
         await wiring.topic("plain", {})
         greedy, other = await wiring.client(), await wiring.client()
@@ -162,12 +168,8 @@ async def test_batches_that_wait_stop_nobody_else_however_many_requests_they_fil
         assert decoded.free_bytes == decoded.total_bytes
 
 
-async def test_who_keeps_batches_waiting_is_ended_for_a_large_request_of_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.broker.memory.DECODED_BYTES_MAX", 20_000)
-    monkeypatch.setattr("penstock.broker.frame_memory.MEMORY_GRACE_MS", SOON_MS)
-    async with serving(tmp_path) as wiring:
+async def test_who_keeps_batches_waiting_is_ended_for_a_large_request_of_another(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits=little_memory(grace_ms=SOON_MS)) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
         await wiring.topic("plain", {})
         greedy, other = await wiring.client(), await wiring.client()
@@ -206,11 +208,9 @@ async def test_a_batch_whose_turn_does_not_come_in_time_is_answered_in_time_and_
         assert charged_bytes(wiring) == 0
 
 
-async def test_no_producer_can_have_its_batches_wait_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.broker.produce_progress.INSPECTION_WAIT_MS_MAX", SOON_MS)
-    async with serving(tmp_path) as wiring:
+async def test_no_producer_can_have_its_batches_wait_for_ever(tmp_path: Path) -> None:
+    limits = BrokerLimits(produce=ProduceLimits(inspection_wait_ms_max=SOON_MS))
+    async with serving(tmp_path, limits=limits) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
         client, unanswered = await wiring.client(), await wiring.client()
         wiring.hold_inspections()
@@ -305,10 +305,9 @@ async def test_the_refusals_of_a_request_name_a_bounded_number_of_records(tmp_pa
 
 
 async def test_a_request_of_very_many_batches_closes_the_connection_and_stores_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("penstock.broker.apis.produce.PRODUCE_BATCHES_MAX", 20)
-    async with serving(tmp_path) as wiring:
+    async with serving(tmp_path, limits=BrokerLimits(produce=ProduceLimits(batches_max=20))) as wiring:
         partition = await wiring.topic("plain", {})
         client, greedy = await wiring.client(), await wiring.client()
         client.send("plain", *[batch_of(1)] * 20)
@@ -322,10 +321,10 @@ async def test_a_request_of_very_many_batches_closes_the_connection_and_stores_n
 # Stopping
 
 
-async def test_a_stop_says_what_it_had_no_time_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.broker.SHUTDOWN_MS_MAX", 2 * SOON_MS)
+async def test_a_stop_says_what_it_had_no_time_for(tmp_path: Path) -> None:
     heard = Heard()
-    async with serving(tmp_path, World(log=heard)) as wiring:
+    limits = BrokerLimits(shutdown_ms_max=2 * SOON_MS)
+    async with serving(tmp_path, World(log=heard), limits) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
         client = await wiring.client()
         slow = threading.Event()

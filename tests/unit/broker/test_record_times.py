@@ -5,11 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from penstock.broker import record_times
 from penstock.broker.cold_reads import ColdReads
-from penstock.broker.record_times import RecordTimes, Wanted
+from penstock.broker.record_times import RecordTimes, RecordTimesLimits, Wanted
 from penstock.host.clock import SystemClock
 from penstock.replication.partition import Partition
 from penstock.types import Offset
@@ -32,14 +29,13 @@ def no_damage(partition: Partition, damage: Exception) -> None:
 
 
 async def test_a_time_that_made_room_for_others_is_still_told_to_whoever_asked_for_it_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(record_times, "RECORD_TIMES_KEPT_MAX", 1)
     async with broker_with(tmp_path) as broker:
         partition = await make(broker, "t")
         await fill(broker, partition, 1, time_ms=77)
         pool: Any = SlowPool()
-        times = RecordTimes(ColdReads(pool, no_damage), SystemClock())
+        times = RecordTimes(ColdReads(pool, no_damage), SystemClock(), RecordTimesLimits(kept_max=1))
         kept, missing, another = (Wanted(partition, Offset(offset)) for offset in (1, 20, 40))
         pool.may_read.set()
         assert await times.find([kept]) == [77]
@@ -50,16 +46,13 @@ async def test_a_time_that_made_room_for_others_is_still_told_to_whoever_asked_f
         assert await asyncio.gather(*slow) == [[77], [77, 77]]
 
 
-async def test_times_that_are_not_read_in_time_are_unknown_and_the_others_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(record_times, "RECORD_TIMES_MS_MAX", 100)
-    monkeypatch.setattr(record_times, "RECORD_TIMES_READ_AT_ONCE", 1)
+async def test_times_that_are_not_read_in_time_are_unknown_and_the_others_are_kept(tmp_path: Path) -> None:
+    limits = RecordTimesLimits(wait_ms_max=100, read_at_once=1)
     async with broker_with(tmp_path) as broker:
         partition = await make(broker, "t")
         await fill(broker, partition, 1, time_ms=77)
         pool: Any = SlowPool()
-        times = RecordTimes(ColdReads(pool, no_damage), SystemClock())
+        times = RecordTimes(ColdReads(pool, no_damage), SystemClock(), limits)
         first, second = (Wanted(partition, Offset(offset)) for offset in (1, 20))
         pool.may_read.set()
         assert await times.find([first]) == [77]

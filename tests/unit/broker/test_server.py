@@ -7,11 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock.broker import server as server_module
 from penstock.broker.connection import Shared
 from penstock.broker.quotas import NoQuotas
 from penstock.broker.router import Router
-from penstock.broker.server import Server
+from penstock.broker.server import SERVER_LIMITS, Server, ServerLimits
 from penstock.config.sources import load
 from penstock.errors import ConfigError
 from penstock.host.tasks import Tasks
@@ -47,7 +46,9 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(*settings: str, host: str | None = None) -> AsyncIterator[Serving]:
+async def serving(
+    *settings: str, host: str | None = None, limits: ServerLimits = SERVER_LIMITS
+) -> AsyncIterator[Serving]:
     config = load({"data_dir": "unused"}, ["listeners=PLAINTEXT://127.0.0.1:0", *settings])
     image = ClusterImage(cluster_id="c")
     router = Router((), AllowEverything(), NoQuotas(), lambda: image)
@@ -55,7 +56,7 @@ async def serving(*settings: str, host: str | None = None) -> AsyncIterator[Serv
     tasks = Tasks(lambda name, failure: failures.append(name))
     shared = Shared(router, tasks, bytearray(4096), 1000, 100_000, lambda name, bug: failures.append(name))
     lines = Lines()
-    server = Server(shared, config.network, AllowEverything(), lines)
+    server = Server(shared, config.network, AllowEverything(), lines, limits)
     (listener,) = config.listeners
     bound = await server.bind(listener._replace(host=host or listener.host), None)
     tasks.start(server.sweep(), "sweep")
@@ -98,12 +99,9 @@ async def test_more_connections_than_allowed_are_closed_and_their_place_is_given
         assert setting.partition("=")[0] in reasons[0]
 
 
-async def test_a_flood_of_nonsense_is_said_a_few_times_and_then_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("penstock.broker.server.CONNECTION_SWEEP_MS", 400)
+async def test_a_flood_of_nonsense_is_said_a_few_times_and_then_counted() -> None:
     flood = 5 * COMPLAINTS_PER_SECOND_MAX
-    async with serving() as world:
+    async with serving(limits=ServerLimits(connection_sweep_ms=400)) as world:
         clients = [await world.connect() for _ in range(flood)]
         for reader, writer in clients:
             writer.write(NONSENSE)
@@ -135,11 +133,8 @@ async def test_a_host_that_nobody_knows_is_named_as_such() -> None:
             pass
 
 
-async def test_a_stop_waits_for_who_takes_its_answers_and_ends_who_does_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(server_module, "LAST_ANSWERS_MS_MAX", 200)
-    async with serving() as served:
+async def test_a_stop_waits_for_who_takes_its_answers_and_ends_who_does_not() -> None:
+    async with serving(limits=ServerLimits(last_answers_ms_max=200)) as served:
         (reader, writer), (_, deaf) = await served.connect(), await served.connect()
         await served.until_there_are(2)
         answer = bytes(20_000_000)

@@ -4,7 +4,12 @@ import pytest
 
 from penstock.broker.fetch_sessions import Fetching, FetchSessions
 from penstock.errors import ErrorCode
-from penstock.limits import FETCH_SESSION_EVICTION_MS, INT_MAX, TOPIC_NAME_CHARACTERS_MAX
+from penstock.limits import (
+    FETCH_SESSION_EVICTION_MS,
+    FETCH_SESSION_PARTITIONS_MAX,
+    INT_MAX,
+    TOPIC_NAME_CHARACTERS_MAX,
+)
 from penstock.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from tests.unit.broker.support import CountingRandomness
 
@@ -23,9 +28,10 @@ class Clock:
 
 
 class Sessions:
-    def __init__(self, slots: int = SLOTS) -> None:
+    def __init__(self, slots: int = SLOTS, *, partitions_max: int = FETCH_SESSION_PARTITIONS_MAX) -> None:
         self.clock = Clock()
-        self.found = FetchSessions(slots, self.clock, CountingRandomness(1))
+        randomness = CountingRandomness(1)
+        self.found = FetchSessions(slots, self.clock, randomness, partitions_max=partitions_max)
 
     def ask(
         self,
@@ -97,20 +103,16 @@ def test_there_are_no_more_sessions_than_slots_until_one_was_not_used_for_long()
     assert named(sessions.ask(session=ids[0], epoch=2)) == ["a"]
 
 
-def test_no_session_is_made_for_more_partitions_than_all_may_remember(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("penstock.broker.fetch_sessions.FETCH_SESSION_PARTITIONS_MAX", 5)
-    sessions = Sessions()
+def test_no_session_is_made_for_more_partitions_than_all_may_remember() -> None:
+    sessions = Sessions(partitions_max=5)
     first = sessions.create("a", "b", "c")
     assert sessions.create("a", "b", "c") == 0
     sessions.ask(session=first, epoch=-1)
     assert sessions.create("a", "b", "c") != 0
 
 
-def test_a_session_that_outgrows_what_all_may_remember_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.fetch_sessions.FETCH_SESSION_PARTITIONS_MAX", 5)
-    sessions = Sessions()
+def test_a_session_that_outgrows_what_all_may_remember_is_forgotten() -> None:
+    sessions = Sessions(partitions_max=5)
     session = sessions.create("a", "b", "c")
     assert named(sessions.ask("a", "d", "e", session=session, epoch=1)) == ["a", "b", "c", "d", "e"]
     grown = sessions.ask("f", session=session, epoch=2)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.broker import RunningBroker, World, running_broker
+from penstock.broker.broker import BrokerLimits, RunningBroker, World, running_broker
 from penstock.broker.inventory import InventoryKeeper
-from penstock.broker.storage import THREADS_THAT_SYNC
+from penstock.broker.storage import THREADS_THAT_SYNC, StorageLimits
 from penstock.config.sources import load
 from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic, delete_topic
 from penstock.errors import CorruptData, StorageFailed, StorageFull
@@ -20,7 +20,7 @@ from penstock.host.os_disk import OsDisk, OsFile
 from penstock.limits import CHECKPOINT_PARTITIONS_AT_ONCE
 from penstock.log import checkpoint_plan
 from penstock.log.data_directory import DataDirectory, Identity, SeenStore
-from penstock.log.producers import Producer, render_snapshot
+from penstock.log.producers import Producer, ProducerLimits, render_snapshot
 from penstock.log.reading import ColdRead
 from penstock.log.time_lookup import look_up
 from penstock.observability.logs import Silence, StreamLog
@@ -282,12 +282,10 @@ async def test_a_checkpoint_that_is_cut_short_is_made_up_for(tmp_path: Path) -> 
     assert (folder / f"{1:020d}.snapshot").exists()
 
 
-async def test_producers_of_all_partitions_together_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.log.shared_bounds.PRODUCERS_MAX", 10)
+async def test_producers_of_all_partitions_together_are_bounded(tmp_path: Path) -> None:
+    limits = BrokerLimits(storage=StorageLimits(producers=ProducerLimits(total_max=10)))
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
-    async with running_broker(config, World()) as broker:
+    async with running_broker(config, World(), limits) as broker:
         await make_topic(broker, 5)
         partitions = list(broker.storage.partitions)
         for producer_id in range(40):
@@ -297,17 +295,15 @@ async def test_producers_of_all_partitions_together_are_bounded(
         kept = [producer_id for each in partitions for producer_id, _ in each.log.producers.items()]
         assert sorted(kept) == list(range(30, 40))
         assert broker.storage.partitions.producer_roll.evicted == 30
-    async with running_broker(config, World()) as broker:
+    async with running_broker(config, World(), limits) as broker:
         assert sum(len(each.log.producers) for each in broker.storage.partitions) == 10
         assert broker.storage.partitions.producer_roll.evicted == 0, "none was forgotten since the start"
 
 
-async def test_producers_that_are_forgotten_early_are_logged_now_and_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.log.producers.PRODUCERS_PER_PARTITION_MAX", 3)
+async def test_producers_that_are_forgotten_early_are_logged_now_and_then(tmp_path: Path) -> None:
+    limits = BrokerLimits(storage=StorageLimits(producers=ProducerLimits(per_partition_max=3)))
     config, lines = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"}), StringIO()
-    async with running_broker(config, World(log=StreamLog(SystemClock(), lines))) as broker:
+    async with running_broker(config, World(log=StreamLog(SystemClock(), lines)), limits) as broker:
         await make_topic(broker, 2)
         partition = list(broker.storage.partitions)[1]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import time_lookups
 from penstock.broker.apis.list_offsets import ListOffsets
 from penstock.broker.cold_reads import ColdReads
 from penstock.broker.context import RequestContext
@@ -18,7 +17,7 @@ from penstock.broker.time_lookups import TimeLookups
 from penstock.errors import ErrorCode
 from penstock.host.clock import AdjustableClock
 from penstock.host.tasks import Tasks
-from penstock.log import time_lookup
+from penstock.log.time_lookup import LookupLimits
 from penstock.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -68,17 +67,17 @@ class Wiring:
 
 
 @asynccontextmanager
-async def wired(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Wiring]:
-    monkeypatch.setattr(time_lookup, "LOOKUP_RECORDS_PER_TURN", 10)
+async def wired(folder: Path) -> AsyncIterator[Wiring]:
     failed: list[BaseException] = []
     tasks = Tasks(lambda name, failure: failed.append(failure))
     async with running(folder) as inside:
         (partition,) = await inside.topic("t")
         append(partition, *([5] * 100), NOW_MS)
         watch = Watch()
-        lookups = TimeLookups(ColdReads(inside.pool, lambda partition, damage: None), tasks, watch)
+        reads = ColdReads(inside.pool, lambda partition, damage: None)
+        limits = LookupLimits(records_per_turn=10)
+        lookups = TimeLookups(reads, tasks, watch, limits, lambda: wiring.give_way())
         wiring = Wiring(ListOffsets(inside.partitions, lookups), watch)
-        monkeypatch.setattr(time_lookups, "give_way", wiring.give_way)
         try:
             yield wiring
         finally:
@@ -87,20 +86,16 @@ async def wired(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     assert failed == []
 
 
-async def test_a_lookup_finds_its_record_in_as_many_turns_as_it_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with wired(tmp_path, monkeypatch) as it:
+async def test_a_lookup_finds_its_record_in_as_many_turns_as_it_takes(tmp_path: Path) -> None:
+    async with wired(tmp_path) as it:
         it.may_go_on.release(1_000)
         entry = (await it.begin()[1]).topics[0].partitions[0]
         assert (entry.error_code, entry.offset, entry.timestamp) == (0, 100, NOW_MS)
         assert it.turns == 10
 
 
-async def test_a_lookup_ends_when_its_client_has_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with wired(tmp_path, monkeypatch) as it:
+async def test_a_lookup_ends_when_its_client_has_left(tmp_path: Path) -> None:
+    async with wired(tmp_path) as it:
         later, finished = it.begin()
         await it.gives_way(1)
         assert later.abandon is not None
@@ -114,9 +109,9 @@ async def test_a_lookup_ends_when_its_client_has_left(
     ("version", "timeout_ms", "seconds"), [(11, 2_000, 2), (11, 0, 30), (9, 2_000, 30), (11, 90_000, 30)]
 )
 async def test_a_lookup_ends_when_the_time_of_its_request_is_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, timeout_ms: int, seconds: int
+    tmp_path: Path, version: int, timeout_ms: int, seconds: int
 ) -> None:
-    async with wired(tmp_path, monkeypatch) as it:
+    async with wired(tmp_path) as it:
         _, finished = it.begin(version=version, timeout_ms=timeout_ms)
         await it.gives_way(1)
         it.watch.now += seconds - 0.1
@@ -129,10 +124,8 @@ async def test_a_lookup_ends_when_the_time_of_its_request_is_up(
         assert it.turns == 2
 
 
-async def test_a_broker_that_stops_waits_for_no_lookup(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with wired(tmp_path, monkeypatch) as it:
+async def test_a_broker_that_stops_waits_for_no_lookup(tmp_path: Path) -> None:
+    async with wired(tmp_path) as it:
         _, finished = it.begin()
         await it.gives_way(1)
         (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "lookup by time"]

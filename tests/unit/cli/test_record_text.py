@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cli import record_input
-from penstock.cli.record_input import Outgoing, json_records, plain_records, record_of_json
+from penstock.cli.record_input import Outgoing, json_records, numbered_lines, plain_records, record_of_json
 from penstock.cli.record_output import Form, Forms, Incoming, formatter
 from penstock.errors import CommandFailed
 
@@ -44,12 +43,10 @@ def test_a_line_without_its_separator_is_named_by_number() -> None:
         list(plain_records(io.BytesIO(b"a:1\nb\n"), NOTHING, b":"))
 
 
-def test_a_line_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_input, "LINE_BYTES_MAX", 10)
-
-    assert len(list(plain_records(io.BytesIO(b"123456789\n"), NOTHING, None))) == 1
+def test_a_line_that_never_ends_is_refused() -> None:
+    assert len(list(numbered_lines(io.BytesIO(b"123456789\n"), bytes_max=10))) == 1
     with pytest.raises(CommandFailed, match="line 1 is longer than 10 bytes"):
-        list(plain_records(io.BytesIO(b"12345678901"), NOTHING, None))
+        list(numbered_lines(io.BytesIO(b"12345678901"), bytes_max=10))
 
 
 def test_json_says_everything_of_a_record() -> None:

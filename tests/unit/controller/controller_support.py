@@ -19,6 +19,7 @@ from penstock.host.metadata_store import (
     SessionId,
     Snapshot,
 )
+from penstock.metadata import levels
 from penstock.metadata.facts import ClusterImage, Endpoint, PartitionState
 from penstock.metadata.image import apply, image_of
 from penstock.metadata.keys import Keys
@@ -91,6 +92,8 @@ class StoredCluster:
     def __init__(self, changes_max: int = ETCD_CHANGES_MAX) -> None:
         self.store = MemoryStore()
         self.image = EMPTY
+        self.newest = levels.NEWEST
+        """The last level that is known here."""
         self._changes_max = changes_max
         self._topics = 1
 
@@ -99,7 +102,7 @@ class StoredCluster:
             revision = self.store.transact(piece.compares, piece.changes)
             if revision is None:
                 return False
-            self.image = apply(self.image, piece.changes, revision)
+            self.image = apply(self.image, piece.changes, revision, newest=self.newest)
         return True
 
     def commit(self, decision: Decision) -> ClusterImage:
@@ -109,10 +112,10 @@ class StoredCluster:
     def end_session(self, session: int) -> None:
         gone = self.store.end_session(SessionId(session))
         if gone:
-            self.image = apply(self.image, gone, self.store.revision)
+            self.image = apply(self.image, gone, self.store.revision, newest=self.newest)
 
     def read_afresh(self) -> ClusterImage:
-        return image_of(self.store.read(), CLUSTER)
+        return image_of(self.store.read(), CLUSTER, self.newest)
 
     def join(self, broker_id: int, incarnation: str = "", **facts: object) -> None:
         """Register a broker. Its session has the number of the broker."""

@@ -5,9 +5,11 @@ import time
 import pytest
 
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups import regex as regexes
 from penstock.groups.regex import REGEX_BYTES_MAX, Resolving, compiled
+from penstock.groups.surroundings import GroupLimits
 from tests.unit.groups.consumer_support import Member, World, settle, topic
+
+SHORT_TURNS = GroupLimits(regex_turn_units_max=50_000)
 
 
 def subscribing(world: World, member_id: str, regex: str, *names: str) -> Member:
@@ -118,9 +120,9 @@ def test_after_a_restart_expressions_are_looked_at_again() -> None:
     assert member.partitions("logs-2") == {0}
 
 
-def test_with_many_topics_an_expression_is_resolved_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regexes, "_TURN_UNITS_MAX", 50_000)
+def test_with_many_topics_an_expression_is_resolved_in_turns() -> None:
     world = World(*(topic(f"logs-{number}", 1) for number in range(50)))
+    world.surroundings.limits = SHORT_TURNS
     member = subscribing(world, "m", "logs-.*")
     member.beat()
     assert not member.owned
@@ -130,12 +132,10 @@ def test_with_many_topics_an_expression_is_resolved_in_turns(monkeypatch: pytest
     assert not world.group.resolving
 
 
-def test_a_topic_that_is_created_while_an_expression_is_resolved_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(regexes, "_TURN_UNITS_MAX", 50_000)
+def test_a_topic_that_is_created_while_an_expression_is_resolved_is_found() -> None:
     topics = [topic(f"logs-{number}", 1) for number in range(50)]
     world = World(*topics)
+    world.surroundings.limits = SHORT_TURNS
     member = subscribing(world, "m", "logs-.*")
     member.beat()
     assert world.group.resolving
@@ -145,9 +145,9 @@ def test_a_topic_that_is_created_while_an_expression_is_resolved_is_found(
     assert len(member.owned) == 51
 
 
-def test_a_resolution_that_nobody_waits_for_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regexes, "_TURN_UNITS_MAX", 50_000)
+def test_a_resolution_that_nobody_waits_for_is_given_up() -> None:
     world = World(topic("a", 1), *(topic(f"logs-{number}", 1) for number in range(50)))
+    world.surroundings.limits = SHORT_TURNS
     first, second = Member(world, "1"), subscribing(world, "2", "logs-.*")
     first.beat()
     second.beat()

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from penstock.coordinator.outcome import Now, Outcome, Pending
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups import groups as groups_module
 from penstock.groups.classic_group import ClassicGroup
 from penstock.groups.classic_join import Asking
 from penstock.groups.consumer_group import ConsumerGroup
@@ -21,7 +20,7 @@ from penstock.groups.consumer_member import Subscription
 from penstock.groups.groups import Groups
 from penstock.groups.regex import REGEXES_PER_GROUP_MAX
 from penstock.groups.room import does_heartbeat_grow, does_sync_grow
-from penstock.groups.surroundings import Client, Surroundings, Topics
+from penstock.groups.surroundings import Client, GroupLimits, Surroundings, Topics
 from penstock.limits import MIB
 from penstock.metadata.image import Topic
 from penstock.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -56,9 +55,8 @@ class Shard:
     def __init__(self, topics: Topics) -> None:
         self.drawn = 0
         settings = config(members_max=1_000)
-        self.groups = Groups(
-            Surroundings(lambda: settings, lambda: topics, self._draw), lambda: self.groups.weight_bytes
-        )
+        self.surroundings = Surroundings(lambda: settings, lambda: topics, self._draw)
+        self.groups = Groups(self.surroundings, lambda: self.groups.weight_bytes)
 
     def _draw(self) -> str:
         self.drawn += 1
@@ -267,11 +265,9 @@ def refusal(ask: Callable[[], object]) -> ErrorCode:
     return refused.value.code
 
 
-def test_joins_that_would_be_given_very_many_partitions_are_refused_at_the_bound(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(groups_module, "GROUP_STATE_BYTES_MAX", 4 * MIB)
+def test_joins_that_would_be_given_very_many_partitions_are_refused_at_the_bound() -> None:
     shard = Shard(topics_of(topic("a", 10_000), topic("b", 10_000), topic("few", 1)))
+    shard.surroundings.limits = GroupLimits(state_bytes_max=4 * MIB)
     joined = 0
     while joined < 10 and shard.groups.weight_bytes <= 4 * MIB:
         shard.beat(f"g-{joined}", "m", subscribed_topic_names=["a", "b"])
@@ -287,10 +283,10 @@ def test_joins_that_would_be_given_very_many_partitions_are_refused_at_the_bound
     assert shard.beat("new", "m", subscribed_topic_names=["few"]).member_epoch == 1
 
 
-def test_a_member_that_turns_to_other_topics_is_refused_at_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_turns_to_other_topics_is_refused_at_the_bound() -> None:
     shard = Shard(topics_of(topic("a-long-name", 1), topic("b", 10_000)))
     epoch = shard.beat("g", "m", subscribed_topic_names=["a-long-name"]).member_epoch
-    monkeypatch.setattr(groups_module, "GROUP_STATE_BYTES_MAX", 0)
+    shard.surroundings.limits = GroupLimits(state_bytes_max=0)
     more: tuple[dict[str, Any], ...] = (
         {"subscribed_topic_names": ["b"]},
         {"subscribed_topic_regex": ".*"},

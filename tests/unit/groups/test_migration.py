@@ -6,11 +6,11 @@ import pytest
 
 from penstock.coordinator.outcome import Outcome
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups import migration
 from penstock.groups.classic_group import ClassicGroup, ClassicState
 from penstock.groups.consumer_checks import validate_commit
 from penstock.groups.consumer_describe import describe
 from penstock.groups.consumer_group import ConsumerGroup, ConsumerState
+from penstock.groups.surroundings import GroupLimits
 from penstock.protocol.messages.join_group import JoinGroupRequestProtocol
 from penstock.protocol.messages.leave_group import MemberIdentity
 from tests.unit.groups.consumer_support import (
@@ -222,12 +222,10 @@ def test_a_partition_that_two_read_cannot_be_carried_over() -> None:
     assert isinstance(world.place.group, ClassicGroup)
 
 
-def test_a_group_that_would_say_more_than_a_group_can_keep_stays_classic(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(migration, "GROUP_METADATA_BYTES_MAX", 100)
+def test_a_group_that_would_say_more_than_a_group_can_keep_stays_classic() -> None:
     world = World(topic("a", 4))
     classic_pair(world)
+    world.surroundings.limits = GroupLimits(metadata_bytes_max=100)
     assert Member(world, "new").beat() == ErrorCode.GROUP_ID_NOT_FOUND
     assert world.classic.state is ClassicState.STABLE
 

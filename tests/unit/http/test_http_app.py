@@ -16,7 +16,7 @@ from penstock.http.groups import GroupPages
 from penstock.http.metrics import group_metrics, producer_metrics, trouble_metrics
 from penstock.http.prometheus import lines
 from penstock.http.refusals import refusals_as_json
-from penstock.log.producers import ProducerRoll, Producers
+from penstock.log.producers import ProducerLimits, ProducerRoll, Producers
 from penstock.protocol.batches import parse_header
 from penstock.protocol.records import Record, build_batch
 from penstock.types import Offset, TopicPartition
@@ -70,7 +70,7 @@ def test_what_was_left_out_is_counted() -> None:
 
 
 def test_producers_that_were_forgotten_early_are_counted() -> None:
-    roll = ProducerRoll(2)
+    roll = ProducerRoll(ProducerLimits(total_max=2))
     producers = Producers()
     producers.share(roll)
     for number in range(5):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.log.first_record import plan_first_record
+from penstock.log.first_record import FIRST_RECORD_LIMITS, FirstRecordLimits, plan_first_record
 from penstock.log.partition_log import PartitionLog
 from penstock.protocol.batches import HEADER_BYTES, parse_header, seal_in_place, with_log_append_time
 from penstock.protocol.compression import Codec
@@ -10,8 +10,8 @@ from penstock.types import LeaderEpoch, Offset
 from tests.unit.log.log_support import NOW_MS, append, batch_of, flush, new_disk, new_log
 
 
-def time_at(log: PartitionLog, offset: int) -> int | None:
-    return plan_first_record(log, Offset(offset), log.log_end_offset).run().timestamp_ms
+def time_at(log: PartitionLog, offset: int, limits: FirstRecordLimits = FIRST_RECORD_LIMITS) -> int | None:
+    return plan_first_record(log, Offset(offset), log.log_end_offset, limits).run().timestamp_ms
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
@@ -48,16 +48,13 @@ def test_old_segments_are_looked_into_too() -> None:
     assert [time_at(log, offset) for offset in (0, 13, 39)] == [NOW_MS, NOW_MS + 13, NOW_MS + 39]
 
 
-def test_a_batch_too_large_to_be_opened_answers_with_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_too_large_to_be_opened_answers_with_its_header() -> None:
     log = new_log(new_disk())
     append(log, [b"a", b"b" * 100, b"c"], [NOW_MS, NOW_MS + 5_000, NOW_MS + 9_000], codec=Codec.ZSTD)
     flush(log)
     assert time_at(log, 1) == NOW_MS + 5_000
-    with monkeypatch.context() as patched:
-        patched.setattr("penstock.log.first_record.RECORD_TIME_RECORDS_MAX", 2)
-        assert time_at(log, 1) == NOW_MS + 9_000
-    monkeypatch.setattr("penstock.log.first_record.RECORD_TIME_EXPANDED_BYTES_MAX", 100)
-    assert time_at(log, 1) == NOW_MS + 9_000
+    assert time_at(log, 1, FirstRecordLimits(records_max=2)) == NOW_MS + 9_000
+    assert time_at(log, 1, FirstRecordLimits(expanded_bytes_max=100)) == NOW_MS + 9_000
 
 
 def test_a_batch_that_cannot_be_opened_answers_with_its_header() -> None:

@@ -18,7 +18,7 @@ from tests.unit.log.log_support import LOGS, SETTINGS, append, batches, flush, n
 
 def logs_with(most: int, count: int, disk: Mount) -> tuple[OpenFiles, list[PartitionLog]]:
     files = OpenFiles(most)
-    shared = SharedBounds(IndexShelf(10_000), files, ProducerRoll(100))
+    shared = SharedBounds(IndexShelf(10_000), files, ProducerRoll())
     logs = [PartitionLog(disk, f"{LOGS}/t-{number}", SETTINGS) for number in range(count)]
     for log in logs:
         log.share(shared)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ApiError, CorruptData, ErrorCode
-from penstock.limits import PRODUCERS_PER_PARTITION_MAX
-from penstock.log.producers import SEQUENCE_MAX, ProducerRoll, Producers, render_snapshot
+from penstock.log.producers import SEQUENCE_MAX, ProducerLimits, ProducerRoll, Producers, render_snapshot
 from penstock.protocol.batches import BatchHeader, parse_header
 from penstock.types import Offset
 from tests.unit.log.log_support import NOW_MS, batch_of
@@ -124,14 +123,12 @@ def test_a_snapshot_cut_short_is_noticed(size: int) -> None:
         Producers.from_bytes(written(4).to_bytes()[:size])
 
 
-def test_the_producer_that_wrote_least_recently_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert PRODUCERS_PER_PARTITION_MAX > 2
-    monkeypatch.setattr("penstock.log.producers.PRODUCERS_PER_PARTITION_MAX", 2)
-    producers = Producers()
+def test_the_producer_that_wrote_least_recently_is_forgotten_first() -> None:
+    producers = Producers(2)
     for offset, producer in enumerate((1, 2, 1, 3)):
         producers.replay(header(offset, producer=producer), Offset(offset))
     assert [key for key, _ in producers.items()] == [1, 3]
-    roll = ProducerRoll(100)
+    roll = ProducerRoll(ProducerLimits(per_partition_max=2))
     producers.share(roll)
     producers.replay(header(0, producer=4), Offset(4))
     assert [key for key, _ in producers.items()] == [3, 4]
@@ -154,7 +151,7 @@ def test_a_producer_that_writes_old_records_is_not_forgotten_for_their_age() -> 
 
 
 def test_beyond_the_most_there_may_be_the_longest_idle_of_all_partitions_is_forgotten() -> None:
-    roll = ProducerRoll(3)
+    roll = ProducerRoll(ProducerLimits(total_max=3))
     first, second = Producers(), Producers()
     first.share(roll)
     second.share(roll)
@@ -172,7 +169,7 @@ def test_beyond_the_most_there_may_be_the_longest_idle_of_all_partitions_is_forg
 
 
 def test_producers_found_at_a_start_are_counted_and_those_of_a_closed_log_are_not() -> None:
-    roll = ProducerRoll(4)
+    roll = ProducerRoll(ProducerLimits(total_max=4))
     content = Producers()
     for producer in range(3):
         content.replay(header(0, producer=producer), Offset(producer))
@@ -187,7 +184,7 @@ def test_producers_found_at_a_start_are_counted_and_those_of_a_closed_log_are_no
 
 
 def test_expired_producers_make_room() -> None:
-    roll = ProducerRoll(5)
+    roll = ProducerRoll(ProducerLimits(total_max=5))
     producers = written(0)
     producers.share(roll)
     producers.expire(now_ms=NOW_MS, idle_ms_max=10)

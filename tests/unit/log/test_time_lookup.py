@@ -7,7 +7,16 @@ import pytest
 from penstock.errors import CorruptData
 from penstock.log import time_lookup
 from penstock.log.partition_log import PartitionLog
-from penstock.log.time_lookup import Budget, TimedOffset, TimedSegment, TimeLookup, TimeSearch, look_up
+from penstock.log.time_lookup import (
+    LOOKUP_LIMITS,
+    Budget,
+    LookupLimits,
+    TimedOffset,
+    TimedSegment,
+    TimeLookup,
+    TimeSearch,
+    look_up,
+)
 from penstock.protocol.batches import HEADER, parse_header, seal_in_place
 from penstock.protocol.records import timed_records
 from penstock.sim.disk import Mount
@@ -31,8 +40,13 @@ def searched(search: TimeSearch) -> tuple[TimedOffset | None, int]:
     return step.found, steps
 
 
-def search(log: PartitionLog, timestamp: int | None, budget: Budget | None = None) -> TimeSearch:
-    return TimeSearch(lookup_in(log), timestamp, lambda: None, budget)
+def search(
+    log: PartitionLog,
+    timestamp: int | None,
+    budget: Budget | None = None,
+    limits: LookupLimits = LOOKUP_LIMITS,
+) -> TimeSearch:
+    return TimeSearch(lookup_in(log), timestamp, lambda: None, budget, limits)
 
 
 def append_claiming(log: PartitionLog, claimed: int, values: Sequence[bytes]) -> Offset:
@@ -101,7 +115,7 @@ def test_what_was_deleted_is_not_the_newest_though_its_index_says_so() -> None:
     assert look_up(lookup_in(log), None) == (7, NOW_MS + 6)
 
 
-def test_a_long_time_without_anything_newer_is_passed_by_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_time_without_anything_newer_is_passed_by_the_index() -> None:
     """The newest comes first, and what is looked for at the end of a long segment."""
     log = new_log(new_disk())
     append(log, [b"x" * 100], [NOW_MS + 500])
@@ -110,8 +124,8 @@ def test_a_long_time_without_anything_newer_is_passed_by_the_index(monkeypatch: 
     append(log, [b"x" * 100], [NOW_MS + 1_000])
     for _ in range(5):
         append(log, [b"x" * 100], [NOW_MS])
-    monkeypatch.setattr(time_lookup, "LOOKUP_HEADERS_PER_STEP", 10)
-    assert searched(search(log, NOW_MS + 600)) == ((301, NOW_MS + 1_000), 1)
+    limits = LookupLimits(headers_per_step=10)
+    assert searched(search(log, NOW_MS + 600, limits=limits)) == ((301, NOW_MS + 1_000), 1)
 
 
 def test_headers_that_claim_too_much_are_opened_within_a_budget(opened: list[int]) -> None:
@@ -155,25 +169,23 @@ def test_one_batch_that_claims_too_much_is_opened_for_the_newest(opened: list[in
     assert opened == [1]
 
 
-def test_a_lookup_stops_for_others_after_some_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_stops_for_others_after_some_headers() -> None:
     log = new_log(new_disk())
     append_claiming(log, LATER, [b"old"])
     for _ in range(30):
         append(log, [b"x"], [NOW_MS])
-    monkeypatch.setattr(time_lookup, "LOOKUP_HEADERS_PER_STEP", 5)
-    found, steps = searched(search(log, LATER - 1))
+    found, steps = searched(search(log, LATER - 1, limits=LookupLimits(headers_per_step=5)))
     assert found is None
     assert steps > 6
 
 
-def test_no_file_is_open_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_is_open_between_steps() -> None:
     disk = new_disk()
     log = ascending(disk=disk)
     log.close_files()
     assert disk.open_files == 0
-    monkeypatch.setattr(time_lookup, "LOOKUP_HEADERS_PER_STEP", 1)
     for timestamp in (NOW_MS + 303, None):
-        running, steps = search(log, timestamp), 1
+        running, steps = search(log, timestamp, limits=LookupLimits(headers_per_step=1)), 1
         while not running.run().is_done:
             assert disk.open_files == 0
             steps += 1
@@ -185,8 +197,7 @@ class Gone(Exception):
     pass
 
 
-def test_a_lookup_gives_way_while_it_examines_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_lookup, "LOOKUP_RECORDS_PER_TURN", 10)
+def test_a_lookup_gives_way_while_it_examines_records() -> None:
     log = new_log(new_disk())
     append_claiming(log, LATER, [b"old"] * 100)
     turns: list[int] = []
@@ -197,7 +208,7 @@ def test_a_lookup_gives_way_while_it_examines_records(monkeypatch: pytest.Monkey
             raise Gone
 
     with pytest.raises(Gone):
-        TimeSearch(lookup_in(log), LATER, give_way).run()
+        TimeSearch(lookup_in(log), LATER, give_way, limits=LookupLimits(records_per_turn=10)).run()
     assert len(turns) == 4
 
 

@@ -1,10 +1,8 @@
 """Batches for tests of decoding: made by hypothesis, by hand, and read by others for comparison."""
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
-from unittest.mock import patch
 
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -26,12 +24,14 @@ from penstock.protocol.batches import (
 )
 from penstock.protocol.compression import Codec, compress
 from penstock.protocol.records import Record, iterate
-from penstock.spark.records import record_starts
 from penstock.spark.records.decode import Columns, Decoded, Decoder
+from penstock.spark.records.record_starts import LANE_SIZES, LaneSizes
 from penstock.types import Offset, ProducerId
 
 LIMIT_BYTES = 8 << 20
 FOREVER = Offset(2**63 - 1)
+SMALL_LANES = LaneSizes(lanes_min=1, steps_at_once=2, lane_records=2)
+"""Small batches go the ways of large ones: they are read in step, with guesses every few records."""
 ALL = Columns(key=True, value=True, headers=True, timestamp=True, timestamp_type=True)
 
 Row = tuple[int, int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
@@ -153,8 +153,9 @@ def pieces_of(
     end: int = FOREVER,
     read_committed: bool = False,
     aborted: tuple[tuple[int, int], ...] = (),
+    lanes: LaneSizes = LANE_SIZES,
 ) -> list[Decoded]:
-    decoder = Decoder(columns, read_committed=read_committed, decompressed_bytes_max=LIMIT_BYTES)
+    decoder = Decoder(columns, read_committed=read_committed, decompressed_bytes_max=LIMIT_BYTES, lanes=lanes)
     named = tuple((ProducerId(producer), Offset(first)) for producer, first in aborted)
     decoded = list(decoder.decode(Fetched(memoryview(data), named), Offset(start), Offset(end)))
     for piece in decoded:
@@ -236,21 +237,10 @@ def rows_or_corrupt(read: Callable[[bytes], list[Row]], data: bytes) -> list[Row
         return None
 
 
-@contextmanager
-def small_lanes() -> Iterator[None]:
-    """Sends small batches the ways of large ones: read in step, with guesses every few records."""
-    with (
-        patch.object(record_starts, "_LANES_MIN", 1),
-        patch.object(record_starts, "_LANE_RECORDS", 2),
-        patch.object(record_starts, "_STEPS_AT_ONCE", 2),
-    ):
-        yield
-
-
 def check_against_house(data: bytes, in_lanes: bool) -> None:
     """What protocol/records.py refuses is refused, and what it reads is read."""
-    with small_lanes() if in_lanes else nullcontext():
-        found = rows_or_corrupt(lambda data: rows_in(pieces_of(data)), data)
+    lanes = SMALL_LANES if in_lanes else LANE_SIZES
+    found = rows_or_corrupt(lambda data: rows_in(pieces_of(data, lanes=lanes)), data)
     assert found == rows_or_corrupt(rows_of_house, data)
 
 

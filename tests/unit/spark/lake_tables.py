@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from penstock.spark.lake.description import DATA_FOLDER, Description, make_table, table_of
 from penstock.spark.lake.files import Shape, TaskFiles
-from penstock.spark.lake.parquet_table import staging_folder
+from penstock.spark.lake.parquet_table import ParquetTable, staging_folder
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.table import Batch, LakeTable
 
@@ -91,6 +91,17 @@ class TestTable:
 
     def parquet_files(self) -> set[Path]:
         return set(self.folder.rglob("*.parquet"))
+
+
+class OftenSummedUp(TestTable):
+    """One of plain Parquet whose log has a snapshot after so many commits."""
+
+    def __init__(self, folder: Path, *, snapshot_every: int) -> None:
+        super().__init__(folder, "parquet")
+        self._snapshot_every = snapshot_every
+
+    def open(self) -> LakeTable:
+        return ParquetTable(self.folder, self._snapshot_every)
 
 
 def offsets_in(paths: Sequence[str | Path]) -> list[int]:

@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 from penstock.protocol.batches import HEADER_BYTES, seal_in_place, split_batches
 from penstock.protocol.compression import Codec, compress, decompress
 from penstock.spark.records.decode import Columns
+from penstock.spark.records.record_starts import LANE_SIZES
 from tests.unit.spark.decode_cases import (
+    SMALL_LANES,
     check_against_house,
     chunks,
     pieces_of,
@@ -14,7 +16,6 @@ from tests.unit.spark.decode_cases import (
     rows_of_house,
     rows_of_kafka_python,
     sealed,
-    small_lanes,
 )
 
 
@@ -33,11 +34,7 @@ changes = st.lists(st.tuples(st.integers(0, 100_000), st.integers(0, 255)), min_
 @examples(80)
 @given(data=chunks(), in_lanes=st.booleans())
 def test_sound_batches_are_read_as_others_read_them(data: bytes, in_lanes: bool) -> None:
-    if in_lanes:
-        with small_lanes():
-            rows = rows_in(pieces_of(data))
-    else:
-        rows = rows_in(pieces_of(data))
+    rows = rows_in(pieces_of(data, lanes=SMALL_LANES if in_lanes else LANE_SIZES))
     assert rows == rows_of_house(data)
     assert rows == rows_of_kafka_python(data)
 

@@ -11,6 +11,7 @@ import pytest
 from penstock.errors import CorruptData
 from penstock.protocol.batches import HEADER_BYTES
 from tests.unit.spark.decode_cases import (
+    SMALL_LANES,
     Made,
     Stamp,
     check_against_house,
@@ -19,7 +20,6 @@ from tests.unit.spark.decode_cases import (
     rows_in,
     rows_of_house,
     sealed,
-    small_lanes,
     varint,
 )
 
@@ -142,5 +142,5 @@ def test_one_wrong_batch_among_many_is_found(name: str) -> None:
     sound = made_batch([Made(index, value=TEXT) for index in range(10)])
     data = several([sound] * 20 + [TWICE_WRONG[name]] + [sound] * 20)
     check_against_house(data, in_lanes=False)
-    with pytest.raises(CorruptData), small_lanes():
-        pieces_of(data)
+    with pytest.raises(CorruptData):
+        pieces_of(data, lanes=SMALL_LANES)

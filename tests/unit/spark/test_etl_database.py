@@ -19,7 +19,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines.etl import database_source
 from penstock.spark.pipelines.etl.database import Newest, connect
-from penstock.spark.pipelines.etl.database_source import DatabaseReader, Growing, options_of, with_letters
+from penstock.spark.pipelines.etl.database_source import (
+    SETTLE_S_MAX,
+    DatabaseReader,
+    Growing,
+    options_of,
+    with_letters,
+)
 from penstock.spark.pipelines.etl.extract import held_back, source_notes
 from penstock.spark.pipelines.etl.rows import columns_of
 from penstock.spark.pipelines.etl.spec import FromDatabase
@@ -73,20 +79,21 @@ class Streams:
         rows_max: int = 100,
         is_unique: bool = False,
         same_value_s: float | None = None,
+        settle_s_max: float = SETTLE_S_MAX,
     ) -> "Stream":
         growing = Growing(table, column, is_unique, same_value_s)
-        self.all.append(Stream(url, growing, rows_max, self._clock))
+        self.all.append(Stream(url, growing, rows_max, self._clock, settle_s_max))
         return self.all[-1]
 
 
 class Stream:
     """A streaming query over one table, as Spark's micro-batches drive it."""
 
-    def __init__(self, url: str, growing: Growing, rows_max: int, clock: Clock) -> None:
+    def __init__(self, url: str, growing: Growing, rows_max: int, clock: Clock, settle_s_max: float) -> None:
         options = options_of(url, growing) | {"rowsPerBatch": str(rows_max), "deadTopic": "dead"}
         self.url = url
         self._clock = clock
-        self.reader = DatabaseReader(options, with_letters(columns_of("name string")))
+        self.reader = DatabaseReader(options, with_letters(columns_of("name string")), settle_s_max)
         self.position: dict[str, Any] = self.reader.initialOffset()
         self.names: list[str] = []
 
@@ -403,16 +410,13 @@ def rows_read(url: str) -> int:
     return int(found[0])
 
 
-def test_a_bounded_run_tells_of_a_transaction_that_does_not_end(
-    url: str, streams: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database_source, "SETTLE_S_MAX", 0.3)
+def test_a_bounded_run_tells_of_a_transaction_that_does_not_end(url: str, streams: Streams) -> None:
     made(url, "create table held (id bigint primary key, name text)")
     put(url, "insert into held values (1, 'x')")
     with psycopg.connect(url) as slow:
         slow.execute("select 1")
         with pytest.raises(CommandFailed, match=r"held: .* open for .* pg_stat_activity"):
-            streams(url, "held", "id").reader.prepareForTriggerAvailableNow()
+            streams(url, "held", "id", settle_s_max=0.3).reader.prepareForTriggerAvailableNow()
 
 
 def test_a_bounded_run_ends_without_the_newest_rows_and_they_are_counted(

@@ -193,13 +193,13 @@ def test_a_commit_does_not_wait_for_a_task_that_hangs(url: str) -> None:
     assert staged_attempts(target) == {"zombie"}
 
 
-def test_a_lock_that_somebody_keeps_is_told_of(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres, "LOCK_S_MAX", 1)
+def test_a_lock_that_somebody_keeps_is_told_of(url: str) -> None:
     target = target_in(url, "locked")
+    told = staged(target, rows(0))
     with psycopg.connect(url) as keeper:
         keeper.execute("lock table locked")
         with pytest.raises(CommandFailed, match="needs, for more than 1 s: pg_stat_activity and pg_locks"):
-            committed(target, 0, rows(0))
+            postgres.commit(target, "locked", 0, [told], no_burial, lock_s_max=1)
     assert committed(target, 0, rows(0))
 
 

@@ -71,9 +71,9 @@ class Stage:
         """Each value is a piece of its own, and sent by itself. Dies before it has given the next."""
         begun = Begun(self.topic, mark, ends or {})
         access = {"kafka.bootstrap.servers": self._running.bootstrap}
-        writer = StageWriter(
-            stage_sink.options_of(begun, access, Dead(f"{self.topic}.dead", "transform")), SCHEMA
-        )
+        options = stage_sink.options_of(begun, access, Dead(f"{self.topic}.dead", "transform"))
+        # So that a task has sent something before it has seen all of its rows.
+        writer = StageWriter(options, SCHEMA, bytes_at_once=1)
         context = SimpleNamespace(attemptNumber=lambda: number, partitionId=lambda: task)
         self._monkeypatch.setattr(pyspark.TaskContext, "get", lambda: context)
         writer.write(self._rows(values, begun.mark_of(task), dies_after))
@@ -100,12 +100,6 @@ class Stage:
 
     def dead(self) -> int:
         return count_of(self._running.bootstrap, f"{self.topic}.dead")
-
-
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a task has sent something before it has seen all of its rows."""
-    monkeypatch.setattr("penstock.spark.sink.BYTES_AT_ONCE", 1)
 
 
 def numbered(count: int) -> list[bytes]:

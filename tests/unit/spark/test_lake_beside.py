@@ -250,13 +250,14 @@ def test_whoever_reads_an_iceberg_table_writes_nothing(tmp_path: Path) -> None:
 def test_a_table_that_says_no_age_of_snapshots_keeps_them_for_five_days(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(iceberg_table, "EXPIRED_AT_ONCE", 1)
     table = table_of_another_version(tmp_path / "orders")
+    opened = IcebergLakeTable(table.folder, PartitionBy.DAY, "timestamp", expired_at_once=1)
     real = iceberg_table._now_ms
     for version, days, left in ((3, 4, 4), (4, 6, 1)):
         monkeypatch.setattr(iceberg_table, "_now_ms", lambda days=days: real() + days * DAY_MS)
-        assert table.append(version, records(version * 10, version * 10 + 10))
+        assert opened.commit(table.write(version, records(version * 10, version * 10 + 10)))
         assert len(snapshot_ids(table)) == left
+    opened.close()
     assert iceberg_table.SNAPSHOT_AGE not in metadata_of(table)[1]
     assert metadata_of(table)[1]["commit.retry.num-retries"] == "0"
     assert table.offsets() == list(range(50))

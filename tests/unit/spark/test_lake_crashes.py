@@ -15,10 +15,9 @@ import pyarrow.dataset as ds
 import pytest
 
 from penstock.errors import CorruptData
-from penstock.spark.lake import manifest
 from penstock.spark.lake.description import open_table
 from penstock.spark.lake.manifest import Manifest
-from tests.unit.spark.lake_tables import TestTable, records
+from tests.unit.spark.lake_tables import OftenSummedUp, TestTable, records
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # the dead close no files
 STEPS = ("fsync", "link", "rename", "replace", "unlink", "mkdir", "utime")
@@ -106,11 +105,8 @@ def test_a_compaction_loses_nothing_wherever_it_dies(
     assert steps > 8
 
 
-def test_commits_that_a_snapshot_stands_for_are_removed_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(manifest, "SNAPSHOT_EVERY", 4)
-    table = TestTable(tmp_path / "orders", "parquet")
+def test_commits_that_a_snapshot_stands_for_are_removed_in_time(tmp_path: Path) -> None:
+    table = OftenSummedUp(tmp_path / "orders", snapshot_every=4)
     for version in range(10):
         table.append(version, records(version, version + 1))
     before = Manifest(table.folder).read()

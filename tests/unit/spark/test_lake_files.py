@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.lake import files as lake_files
 from penstock.spark.lake.compaction import merges
-from penstock.spark.lake.files import Shape, TaskFiles, spans_of, written
+from penstock.spark.lake.files import FileLimits, Shape, TaskFiles, spans_of, written
 from penstock.spark.lake.partitioning import PartitionBy, folder_of, pieces, values_of
 from penstock.spark.lake.table import DataFile, Span
 from penstock.types import TopicPartition
@@ -52,12 +51,9 @@ def test_a_folder_says_its_values() -> None:
     assert values_of("") == {}
 
 
-def test_rows_of_many_days_take_bounded_memory_and_few_open_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lake_files, "OPEN_FILES_MAX", 3)
-    monkeypatch.setattr(lake_files, "GATHERED_BYTES_MAX", 2_000)
-    files = TaskFiles(tmp_path, Shape(), batch=7, task=1, flat=False)
+def test_rows_of_many_days_take_bounded_memory_and_few_open_files(tmp_path: Path) -> None:
+    limits = FileLimits(gathered_bytes_max=2_000, open_files_max=3)
+    files = TaskFiles(tmp_path, Shape(), batch=7, task=1, flat=False, limits=limits)
     for number in range(40):
         files.write(records(number * 10, number * 10 + 10, day=number % 8))
         assert len(files._open) <= 3

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.lake import iceberg_table
 from penstock.spark.lake import manifest as manifest_file
+from penstock.spark.lake.iceberg_table import FEW_FILES, SNAPSHOT_AGE, IcebergLakeTable
 from penstock.spark.lake.manifest import SNAPSHOT_EVERY, Entry, Manifest, State, replay
+from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.table import DataFile
 from tests.unit.spark.lake_tables import TestTable, records
 
@@ -76,15 +77,13 @@ def test_reading_a_log_copies_the_files_of_the_table_once(
     assert calls == 1
 
 
-def test_metadata_of_an_iceberg_table_stays_within_bounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metadata_of_an_iceberg_table_stays_within_bounds(tmp_path: Path) -> None:
     """Without --compact and without anybody who tidies up."""
-    monkeypatch.setattr(iceberg_table, "EXPIRED_AT_ONCE", 20)
-    monkeypatch.setattr(iceberg_table, "SNAPSHOT_AGE_MS_NEW", 0)
-    monkeypatch.setitem(iceberg_table.FEW_FILES, "commit.manifest.min-count-to-merge", "10")
+    properties = {**FEW_FILES, SNAPSHOT_AGE: "0", "commit.manifest.min-count-to-merge": "10"}
     table = TestTable(tmp_path / "orders", "iceberg")
-    opened = table.open()
+    opened = IcebergLakeTable(
+        table.folder, PartitionBy.DAY, "timestamp", properties=properties, expired_at_once=20
+    )
     for version in range(ICEBERG_COMMITS):
         assert opened.commit(table.write(version, records(version * 2, version * 2 + 2)))
     opened.close()

@@ -8,14 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.spark.lake import manifest
 from penstock.spark.lake.delta_table import DeltaLakeTable
 from penstock.spark.lake.description import FORMATS, open_table
-from penstock.spark.lake.manifest import Manifest
+from penstock.spark.lake.manifest import Entry, Manifest
 from penstock.spark.lake.sink import Held, LakeWriter, Written
 from penstock.spark.lake.table import Batch, LakeRefused, Recorded, Span, holds
 from penstock.types import TopicPartition
-from tests.unit.spark.lake_tables import TestTable, records
+from tests.unit.spark.lake_tables import OftenSummedUp, TestTable, records
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 FIRST = TopicPartition("orders", 0)
@@ -157,13 +156,12 @@ def test_files_that_the_driver_does_not_see_as_written_are_not_committed(
 def test_a_commit_that_slept_while_its_number_was_given_and_forgotten_comes_after_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest, "SNAPSHOT_EVERY", 4)
-    table = TestTable(tmp_path / "orders", "parquet")
+    table = OftenSummedUp(tmp_path / "orders", snapshot_every=4)
     table.append(0, records(0, 1))
     slow = table.write(0, records(0, 5, partition=1), app="slow")
     real, slept = Manifest._create, list[bool]()
 
-    def create(self: Manifest, number: int, entry: manifest.Entry) -> bool:
+    def create(self: Manifest, number: int, entry: Entry) -> bool:
         if entry.app == "slow" and not slept:
             slept.append(True)
             for version in range(1, 9):

@@ -3,8 +3,7 @@
 import socket
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-
-import pytest
+from typing import Any, cast
 
 from penstock.config.listeners import Address
 from penstock.spark.mirror import Mirror, Query, group_of, moves
@@ -51,11 +50,11 @@ class _Group:
         self.offsets |= offsets
 
 
-def test_who_came_further_meanwhile_is_not_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_came_further_meanwhile_is_not_set_back() -> None:
     cluster = _Group()
-    monkeypatch.setattr("penstock.spark.mirror._client", lambda access: nullcontext(cluster))
     options = {"bootstrap": "127.0.0.1:9092", "subscribe": "a", "kafka.group.id": "mine"}
-    mirror, ends = Mirror(stream_read_settings(options)), {A0: 99, A1: 99}
+    mirror = Mirror(stream_read_settings(options), lambda access: nullcontext(cast(Any, cluster)))
+    ends = {A0: 99, A1: 99}
     mirror.follow({A0: 5, A1: 5}, ends)
     cluster.offsets[A0] = 50  # another run of the query
     mirror.follow({A0: 6, A1: 6}, ends)

@@ -30,6 +30,7 @@ from penstock.broker.fetch_sessions import FetchSessions, Wanted
 from penstock.broker.router import Later
 from penstock.errors import ErrorCode
 from penstock.host.tasks import Tasks
+from penstock.limits import FETCH_SESSION_PARTITIONS_MAX
 from penstock.protocol.messages.fetch import FetchRequest, FetchResponse
 from penstock.replication.partition import Partition
 from penstock.security.access import CLUSTER, Operation
@@ -45,6 +46,7 @@ class Fetch:
         tasks: Tasks,
         fetch_bytes_max: int,
         reply_room: Callable[[], int],
+        watched_max: int = FETCH_SESSION_PARTITIONS_MAX,
     ) -> None:
         self._reads = reads
         self._sessions = sessions
@@ -53,6 +55,7 @@ class Fetch:
         self._reply_room = reply_room
         self.watched = 0
         """Partitions that fetches wait for, each counted for every one."""
+        self.watched_max = watched_max
 
     def __call__(self, request: FetchRequest, context: RequestContext) -> FetchResponse | Later:
         if request.isolation_level not in ISOLATION_LEVELS:

@@ -35,8 +35,10 @@ from penstock.broker.produce_progress import (
     ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,
+    PRODUCE_LIMITS,
     ProduceInProgress,
     ProduceInTurn,
+    ProduceLimits,
     Turns,
     UnansweredProduce,
     Waiting,
@@ -47,7 +49,7 @@ from penstock.broker.produce_progress import (
 from penstock.broker.router import Later
 from penstock.errors import ApiError, ErrorCode, ProtocolError
 from penstock.host.clock import Clock
-from penstock.limits import PRODUCE_BATCHES_MAX, RECORDS_NAMED_MAX
+from penstock.limits import RECORDS_NAMED_MAX
 from penstock.metadata.image import INTERNAL_TOPICS
 from penstock.protocol.messages.produce import (
     PartitionProduceResponse,
@@ -70,12 +72,15 @@ class Produce:
         appending: Appending,
         clock: Clock,
         is_cut_off: Callable[[], bool] = lambda: False,
+        limits: ProduceLimits = PRODUCE_LIMITS,
     ) -> None:
         """`is_cut_off`: whether another may have been elected, and this broker would not know."""
         self._is_cut_off = is_cut_off
         self._partitions = partitions
         self._appending = appending
         self._clock = clock
+        self._batches_max = limits.batches_max
+        self._wait_ms_max = limits.inspection_wait_ms_max
 
     def __call__(self, request: ProduceRequest, context: RequestContext) -> ProduceResponse | Later | None:
         answers: list[PartitionProduceResponse] = []
@@ -116,9 +121,10 @@ class Produce:
             if topic.partition_data:
                 responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers[first:]))
         if turns:
-            in_turn = UnansweredProduce if request.acks == ACKS_NONE else ProduceInTurn
+            in_turn = UnansweredProduce if acks == ACKS_NONE else ProduceInTurn
+            wait_ms = self._wait_ms_max if acks == ACKS_NONE else min(request.timeout_ms, self._wait_ms_max)
             progress = in_turn(responses, answers, self._deadline(request), acks)
-            return progress.begin(waiting, turns, names_left, request.timeout_ms)
+            return progress.begin(waiting, turns, names_left=names_left, wait_ms=wait_ms)
         if request.acks == ACKS_NONE:
             require_success(answers)
             return None
@@ -147,9 +153,8 @@ class Produce:
             raise found.too_few.again()
         return found
 
-
-def require_few_batches(request: ProduceRequest) -> None:
-    """All are appended in one turn of the loop. Even to refuse each of very many would take long."""
-    count = sum([len(topic.partition_data) for topic in request.topic_data])
-    if count > PRODUCE_BATCHES_MAX:
-        raise ProtocolError(f"a produce request has {count} batches; at most {PRODUCE_BATCHES_MAX} are taken")
+    def require_few_batches(self, request: ProduceRequest) -> None:
+        """All are appended in one turn of the loop. Even to refuse each of very many would take long."""
+        count, most = sum([len(topic.partition_data) for topic in request.topic_data]), self._batches_max
+        if count > most:
+            raise ProtocolError(f"a produce request has {count} batches; at most {most} are taken")

@@ -23,7 +23,7 @@ from penstock.controller.decision import NOTHING_TO_DO, Decision
 from penstock.controller.features import upgrade
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.facts import ClusterImage
-from penstock.metadata.levels import FEATURE
+from penstock.metadata.levels import FEATURE, NEWEST
 from penstock.protocol.messages.update_features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
@@ -36,8 +36,10 @@ RESULTS_UNTIL = 1
 
 
 class UpdateFeatures:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, newest: int = NEWEST) -> None:
+        """`newest`: the last level that this release knows."""
         self._cluster = cluster
+        self._newest = newest
 
     async def __call__(
         self, request: UpdateFeaturesRequest, context: RequestContext
@@ -46,7 +48,8 @@ class UpdateFeatures:
             return UpdateFeaturesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         changing = Changing(self._cluster)
         try:
-            decides = [partial(_decided, update=update) for update in request.feature_updates]
+            newest = self._newest
+            decides = [partial(_decided, update=update, newest=newest) for update in request.feature_updates]
             for outcome in await changing.try_each(decides):  # all are looked at before one is made
                 if isinstance(outcome, ApiError):
                     raise outcome
@@ -60,7 +63,7 @@ class UpdateFeatures:
         return UpdateFeaturesResponse(results=[UpdatableFeatureResult(update.feature) for update in named])
 
 
-def _decided(image: ClusterImage, update: FeatureUpdateKey) -> Decision:
+def _decided(image: ClusterImage, update: FeatureUpdateKey, newest: int) -> Decision:
     name, level = update.feature, update.max_version_level
     if update.upgrade_type in (SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         raise ApiError(
@@ -69,7 +72,7 @@ def _decided(image: ClusterImage, update: FeatureUpdateKey) -> Decision:
     if update.upgrade_type != UPGRADE:
         raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, f"{update.upgrade_type} is no kind of change.")
     if name == FEATURE and level >= 1:
-        return upgrade(image, level)
+        return upgrade(image, level, newest=newest)
     if name == METADATA_VERSION and level == METADATA_LEVEL_MAX:
         return NOTHING_TO_DO
     if name == METADATA_VERSION:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.host.metadata_store import Change, Put
 from penstock.metadata.image import NO_NODE, apply, changed_partitions
 from penstock.metadata.keys import Keys
-from penstock.sim.store import TIMEOUT_SECONDS, Fate
+from penstock.sim.store import Fate
 
 if TYPE_CHECKING:
     from penstock.sim.cluster.cluster import SimCluster
@@ -67,7 +67,8 @@ class Ambush:
         if self._random.random() < 0.2:
             return Fate(0.0, loses_reply=True)
         # Mostly just after whoever asked has given up.
-        return Fate(TIMEOUT_SECONDS * self._random.choice((0.5, 1.1, 1.3, 1.6)), loses_reply=False)
+        waits_seconds = self._cluster.store.timeout_seconds
+        return Fate(waits_seconds * self._random.choice((0.5, 1.1, 1.3, 1.6)), loses_reply=False)
 
     def _named(self, changes: Sequence[Change]) -> Prey | None:
         image = self._cluster.truth.image

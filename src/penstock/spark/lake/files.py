@@ -52,11 +52,31 @@ class Shape(NamedTuple):
     compression: str = "snappy"
 
 
+class FileLimits(NamedTuple):
+    """How much one task holds in memory, and how many files it has open."""
+
+    gathered_bytes_max: int = GATHERED_BYTES_MAX
+    open_files_max: int = OPEN_FILES_MAX
+
+
+FILE_LIMITS: Final = FileLimits()
+
+
 class TaskFiles:
     """`folder` is where files are made. If `flat`, all in one folder; else each where it belongs."""
 
-    def __init__(self, folder: Path, shape: Shape, *, batch: int, task: int, flat: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        shape: Shape,
+        *,
+        batch: int,
+        task: int,
+        flat: bool,
+        limits: FileLimits = FILE_LIMITS,
+    ) -> None:
         self._folder = folder
+        self._limits = limits
         self._shape = shape
         self._batch = batch
         self._flat = flat
@@ -80,7 +100,7 @@ class TaskFiles:
             gathered.add(piece)
             if gathered.rows >= ROW_GROUP_ROWS or gathered.bytes >= ROW_GROUP_BYTES:
                 self._write_group(unit)
-        while sum(each.bytes for each in self._gathered.values()) > GATHERED_BYTES_MAX:
+        while sum(each.bytes for each in self._gathered.values()) > self._limits.gathered_bytes_max:
             self._write_group(max(self._gathered, key=lambda unit: self._gathered[unit].bytes))
 
     def close(self) -> tuple[DataFile, ...]:
@@ -105,7 +125,7 @@ class TaskFiles:
         self.schema = rows.schema
         add_spans(self.spans, spans_of(rows))
         if unit not in self._open:
-            if len(self._open) >= OPEN_FILES_MAX:
+            if len(self._open) >= self._limits.open_files_max:
                 self._finish(next(iter(self._open)))
             self._open[unit] = self._new_file(unit, rows.schema)
         if self._open[unit].write(rows) >= FILE_BYTES_MAX:

@@ -17,7 +17,7 @@ Rule 3: who reads a table writes nothing. How long snapshots are kept is said wh
 import fcntl
 import json
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -129,8 +129,19 @@ class SyncingCatalog(SqlCatalog):
 
 
 class IcebergLakeTable:
-    def __init__(self, folder: Path, by: PartitionBy, time_column: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        by: PartitionBy,
+        time_column: str,
+        *,
+        properties: Mapping[str, str] = FEW_FILES,
+        expired_at_once: int = EXPIRED_AT_ONCE,
+    ) -> None:
+        """`properties` are given to a table that does not say otherwise."""
         self._folder = folder
+        self._properties = properties
+        self._expired_at_once = expired_at_once
         self._by = by
         self._time_column = time_column
         self._name = (NAMESPACE, folder.name)
@@ -156,7 +167,7 @@ class IcebergLakeTable:
                 self._append(table, batch, recorded.after(batch))
             except CommitFailedException:
                 continue  # somebody else committed: look at the table again
-            if len(_expired(table, _now_ms() - _snapshot_age_ms(table))) >= EXPIRED_AT_ONCE:
+            if len(_expired(table, _now_ms() - _snapshot_age_ms(table))) >= self._expired_at_once:
                 self._without_old_snapshots(table, _now_ms() - _snapshot_age_ms(table))
             return True
         raise self._too_fast()
@@ -251,7 +262,7 @@ class IcebergLakeTable:
         """The table, after it says what commits need."""
         for _ in range(ATTEMPTS_MAX):
             table = self._table()
-            if table is None or not (wanted := _properties_to_set(table)):
+            if table is None or not (wanted := self._to_set(table)):
                 return table
             try:
                 with table.transaction() as change:
@@ -259,6 +270,11 @@ class IcebergLakeTable:
             except CommitFailedException:
                 continue  # somebody else committed, and may have set them
         raise self._too_fast()
+
+    def _to_set(self, table: Table) -> dict[str, str]:
+        has = table.properties
+        wanted = {name: value for name, value in self._properties.items() if name not in has}
+        return wanted | {name: value for name, value in NO_RETRIES.items() if has.get(name) != value}
 
     def _create(self, schema: pa.Schema) -> Table:
         catalog = self._opened()
@@ -273,8 +289,8 @@ class IcebergLakeTable:
         measured = [name for name in columns_with_statistics(schema) if name != self._time_column]
         properties = {
             **NO_RETRIES,
-            **FEW_FILES,
             SNAPSHOT_AGE: str(SNAPSHOT_AGE_MS_NEW),
+            **self._properties,
             f"{METRICS}.default": "none",
             f"{METRICS}.column.{self._time_column}": "full",
         }
@@ -347,11 +363,6 @@ def _data_files(table: Table) -> list[IcebergFile]:
 
 def _files_in(table: Table, manifest: ManifestFile) -> list[IcebergFile]:
     return [entry.data_file for entry in manifest.fetch_manifest_entry(table.io)]
-
-
-def _properties_to_set(table: Table) -> dict[str, str]:
-    wanted = {name: value for name, value in FEW_FILES.items() if name not in table.properties}
-    return wanted | {name: value for name, value in NO_RETRIES.items() if table.properties.get(name) != value}
 
 
 def _snapshot_age_ms(table: Table) -> int:

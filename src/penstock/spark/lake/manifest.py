@@ -81,8 +81,11 @@ def replay(state: State, entries: Iterable[Entry]) -> State:
 
 
 class Manifest:
-    def __init__(self, table: Path, keep_ms: int = MINUTE_MS) -> None:
+    def __init__(
+        self, table: Path, *, keep_ms: int = MINUTE_MS, snapshot_every: int = SNAPSHOT_EVERY
+    ) -> None:
         self.folder = table / OURS / "log"
+        self._snapshot_every = snapshot_every
         self._keep_ms = keep_ms
 
     def read(self) -> State:
@@ -111,7 +114,7 @@ class Manifest:
                 return None
             if self._create(state.number + 1, entry) and not self._is_past(state.number + 1):
                 after = replay(state, [entry])
-                if after.number % SNAPSHOT_EVERY == 0:
+                if after.number % self._snapshot_every == 0:
                     disk.replace(self._path(after.number, SNAPSHOT_SUFFIX), _dump(_snapshot_document(after)))
                     self._remove_needless()
                 return after

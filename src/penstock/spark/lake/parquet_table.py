@@ -21,7 +21,7 @@ from pathlib import Path
 from penstock.spark.lake import disk
 from penstock.spark.lake.compaction import Target, merged, merges
 from penstock.spark.lake.files import check_written, is_ours
-from penstock.spark.lake.manifest import Entry, Manifest, State
+from penstock.spark.lake.manifest import SNAPSHOT_EVERY, Entry, Manifest, State
 from penstock.spark.lake.schema import widened
 from penstock.spark.lake.table import (
     OURS,
@@ -40,11 +40,12 @@ def staging_folder(table: Path) -> Path:
 
 
 class ParquetTable:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, snapshot_every: int = SNAPSHOT_EVERY) -> None:
+        """`snapshot_every`: after so many commits the sum of all is written."""
         self._folder = folder
         self._staging = staging_folder(folder)
         self._removed = folder / OURS / "removed"
-        self._manifest = Manifest(folder)
+        self._manifest = Manifest(folder, snapshot_every=snapshot_every)
 
     def recorded(self, app: str) -> Recorded:
         return self._manifest.read().apps.get(app, Recorded())

@@ -29,7 +29,13 @@ from penstock.spark.records.batch_table import BatchTable, check_crcs, read_tabl
 from penstock.spark.records.gather import cut_out
 from penstock.spark.records.pieces import pieces
 from penstock.spark.records.record_headers import HEADERS_TYPE, headers_array, no_headers
-from penstock.spark.records.record_starts import Framed, Payloads, frame_records
+from penstock.spark.records.record_starts import (
+    LANE_SIZES,
+    Framed,
+    LaneSizes,
+    Payloads,
+    frame_records,
+)
 from penstock.spark.records.rows import BatchRows, Rows, read_rows
 from penstock.types import Offset, ProducerId
 
@@ -73,10 +79,16 @@ class Decoder:
     """Decodes the chunks of one partition, one after the other."""
 
     def __init__(
-        self, columns: Columns, *, read_committed: bool, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+        self,
+        columns: Columns,
+        *,
+        read_committed: bool,
+        decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+        lanes: LaneSizes = LANE_SIZES,
     ) -> None:
         assert 0 < decompressed_bytes_max <= INT_MAX // 2, "Arrow's offsets have 31 bits"
         self._columns = columns
+        self._lanes = lanes
         self._aborted = AbortedTransactions() if read_committed else None
         self._decompressed_bytes_max = decompressed_bytes_max
 
@@ -106,7 +118,7 @@ class Decoder:
 
     def _decoded(self, view: memoryview, table: BatchTable, start: Offset, end: Offset) -> Iterator[Decoded]:
         for batches, payloads in pieces(view, table, decompressed_bytes_max=self._decompressed_bytes_max):
-            framed = frame_records(payloads)
+            framed = frame_records(payloads, self._lanes)
             buffer = pa.py_buffer(payloads.view)
             rows_of = BatchRows(batches)
             blocks = -(-rows_of.count // ROWS_AT_ONCE_MAX)

@@ -4,7 +4,7 @@ Decoding has a price for each call, so the payloads of many batches are decoded 
 ones are taken where they lie. If one of a piece is compressed, all of the piece are put into a buffer
 of their own.
 
-Rule 1: a piece is closed once it has PIECE_BYTES, so it holds less than that and one more batch, and one
+Rule 1: a piece is closed once it has `piece_bytes`, so it holds less than that and one more batch, and one
         batch expands to no more than the decoder's limit.
 Rule 2: checksums were checked before: nothing is expanded that was not written by whoever wrote the batch.
 """
@@ -24,11 +24,11 @@ PIECE_BYTES = 16 * MIB
 
 
 def pieces(
-    view: memoryview, table: BatchTable, *, decompressed_bytes_max: int
+    view: memoryview, table: BatchTable, *, decompressed_bytes_max: int, piece_bytes: int = PIECE_BYTES
 ) -> Iterator[tuple[BatchTable, Payloads]]:
     """The batches with their payloads, in order."""
     if not table.codec.any():
-        yield from _uncompressed(view, table)
+        yield from _uncompressed(view, table, piece_bytes)
         return
     first, gathered, held_bytes = 0, list[memoryview](), 0
     for batch, (position, end, codec, records) in enumerate(
@@ -46,18 +46,20 @@ def pieces(
             payload = memoryview(decompress(Codec(codec), payload, limit_bytes=decompressed_bytes_max))
         gathered.append(payload)
         held_bytes += len(payload)
-        if held_bytes >= PIECE_BYTES:
+        if held_bytes >= piece_bytes:
             yield _joined(table.where(slice(first, batch + 1)), gathered)
             first, gathered, held_bytes = batch + 1, [], 0
     if gathered:
         yield _joined(table.where(slice(first, table.size)), gathered)
 
 
-def _uncompressed(view: memoryview, table: BatchTable) -> Iterator[tuple[BatchTable, Payloads]]:
+def _uncompressed(
+    view: memoryview, table: BatchTable, piece_bytes: int
+) -> Iterator[tuple[BatchTable, Payloads]]:
     first = 0
     while first < table.size:
         position = table.position[first]
-        last = int(np.searchsorted(table.end, position + PIECE_BYTES))
+        last = int(np.searchsorted(table.end, position + piece_bytes))
         batches = table.where(slice(first, last + 1))
         span = view[int(position) : int(batches.end[-1])]
         start = batches.position - position + HEADER_BYTES

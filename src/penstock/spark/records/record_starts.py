@@ -19,7 +19,7 @@ Rule 3: nobody makes this hold more positions than headers announce records, whi
         the smallest size of a record first.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -30,16 +30,24 @@ from penstock.spark.records.varints import PAIR_VALUES, Bytes, Flags, Ints, read
 RECORD_BYTES_MIN = 7
 """Seven fields that take at least a byte each."""
 
-# Fewer lanes than this are walked one by one: a step of numpy costs about as much as ten of Python.
-_LANES_MIN = 16
-_STEPS_AT_ONCE = 8
-_LANE_RECORDS = 40
 _WINDOW_BYTES_MAX = 4096
 
 _CONTINUES = 0x80
 _LENGTH_MIN = 2 * (RECORD_BYTES_MIN - 1)
 """The length of the shortest record, as a varint. Less is refused at once: a megabyte of zeros would be a
 million records."""
+
+
+class LaneSizes(NamedTuple):
+    """When lanes are worth it, and how long they are."""
+
+    lanes_min: int = 16
+    """Fewer are walked one by one: a step of numpy costs about as much as ten of Python."""
+    steps_at_once: int = 8
+    lane_records: int = 40
+
+
+LANE_SIZES: Final = LaneSizes()
 
 
 class Payloads(NamedTuple):
@@ -62,11 +70,11 @@ class Framed(NamedTuple):
     end: Ints
 
 
-def frame_records(payloads: Payloads) -> Framed:
+def frame_records(payloads: Payloads, lanes: LaneSizes = LANE_SIZES) -> Framed:
     """Raises CorruptData if the records do not fill their batches exactly."""
     room = (payloads.end - payloads.start) // RECORD_BYTES_MIN
     _refuse(payloads, payloads.record_count > room, "announces more records than it can hold")
-    starts = _starts_by_lanes(payloads)
+    starts = _starts_by_lanes(payloads, lanes)
     walked = np.zeros(len(payloads.start), np.bool_)
     while True:
         framed, wrong = _framed(payloads, starts)
@@ -160,15 +168,15 @@ def _steps_of_pairs() -> Ints:
 _STEPS = _steps_of_pairs()
 
 
-def _starts_by_lanes(payloads: Payloads) -> Ints:
+def _starts_by_lanes(payloads: Payloads, lanes: LaneSizes) -> Ints:
     with_records = payloads.record_count > 0
-    begins = np.concatenate((payloads.start[with_records], _guesses(payloads)))
+    begins = np.concatenate((payloads.start[with_records], _guesses(payloads, lanes)))
     begins.sort()
     batch_ends = payloads.end[np.searchsorted(payloads.end, begins, side="right")]
     ends = batch_ends.copy()
     ends[:-1] = np.minimum(batch_ends[:-1], begins[1:])
     records = int(payloads.record_count.sum())
-    found, at, ends = _in_step(payloads.raw, begins, ends, records)
+    found, at, ends = _in_step(payloads.raw, begins, ends, records, lanes)
     rest: list[int] = []
     for lane_at, lane_end in zip(at.tolist(), ends.tolist(), strict=True):
         try:
@@ -187,16 +195,18 @@ def _without_repeats(ascending: Ints) -> Ints:
     return ascending[np.append(True, ~repeats)] if repeats.any() else ascending
 
 
-def _in_step(raw: Bytes, at: Ints, ends: Ints, records: int) -> tuple[list[Ints], Ints, Ints]:
+def _in_step(
+    raw: Bytes, at: Ints, ends: Ints, records: int, lanes: LaneSizes
+) -> tuple[list[Ints], Ints, Ints]:
     """What the lanes found, and those that are better walked to their ends, with where they are."""
     found: list[Ints] = []
     walked_at, walked_ends = [at[:0]], [ends[:0]]
     last = len(raw) - 2
-    while len(at) >= _LANES_MIN and records >= 0:
+    while len(at) >= lanes.lanes_min and records >= 0:
         pairs = np.ndarray((len(raw) - 1,), "<u2", buffer=raw.data, strides=(1,))
-        grid = np.empty((_STEPS_AT_ONCE + 1, len(at)), np.int64)
+        grid = np.empty((lanes.steps_at_once + 1, len(at)), np.int64)
         grid[0] = at
-        for step in range(_STEPS_AT_ONCE):
+        for step in range(lanes.steps_at_once):
             here = grid[step]
             # Lanes that are done run on until all are; only what is read must lie in the buffer.
             np.add(here, _STEPS.take(pairs[np.minimum(here, last)]), out=grid[step + 1])
@@ -216,17 +226,17 @@ def _in_step(raw: Bytes, at: Ints, ends: Ints, records: int) -> tuple[list[Ints]
 # Guessing -----------------------------------------------------------------------------------------
 
 
-def _guesses(payloads: Payloads) -> Ints:
+def _guesses(payloads: Payloads, lanes: LaneSizes) -> Ints:
     """Places inside large batches where a record seems to begin."""
     sizes = payloads.end - payloads.start
     record_bytes = int(sizes.sum()) // max(int(payloads.record_count.sum()), 1)
     # Wide enough for most; where no record begins in a window, the lane before it is the longer.
-    window, lane = record_bytes + record_bytes // 4 + 8, _LANE_RECORDS * record_bytes
+    window, lane = record_bytes + record_bytes // 4 + 8, lanes.lane_records * record_bytes
     if window > _WINDOW_BYTES_MAX:
         return payloads.start[:0]
     large = (sizes > 2 * lane).nonzero()[0].tolist()
     targets = [np.arange(payloads.start[batch] + lane, payloads.end[batch] - lane, lane) for batch in large]
-    if sum(len(target) for target in targets) < _LANES_MIN:
+    if sum(len(target) for target in targets) < lanes.lanes_min:
         return payloads.start[:0]
     limits = np.repeat(payloads.end[large], [len(target) for target in targets])
     return _first_records(payloads.raw, np.concatenate(targets), limits, window)

@@ -9,7 +9,7 @@ from penstock.broker.apis.alter_configs import AlterConfigs
 from penstock.broker.apis.describe_configs import DescribeConfigs
 from penstock.broker.apis.incremental_alter_configs import IncrementalAlterConfigs
 from penstock.broker.apis.list_config_resources import ListConfigResources
-from penstock.controller import group_settings
+from penstock.broker.cluster import ClusterLimits
 from penstock.errors import ErrorCode
 from penstock.limits import GROUP_ID_BYTES_MAX
 from penstock.protocol.messages import alter_configs, incremental_alter_configs
@@ -123,13 +123,11 @@ async def test_whoever_may_not_is_refused_before_anything_else(inside: Inside) -
     assert (await described(inside, "g", deny_everything))[0] == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
-async def test_clients_cannot_make_the_broker_remember_any_number_of_names(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_settings, "GROUPS_WITH_SETTINGS_MAX", 2)
-    for name in ("a", "b"):
-        assert await altered(inside, name, (SESSION, SET, "50000")) == 0
-    assert await altered(inside, "c", (SESSION, SET, "50000")) == ErrorCode.POLICY_VIOLATION
-    assert await altered(inside, "a", (SESSION, SET, "51000")) == 0
-    assert await altered(inside, "b", (SESSION, DELETE, None)) == 0
-    assert await altered(inside, "c", (SESSION, SET, "50000")) == 0
+async def test_clients_cannot_make_the_broker_remember_any_number_of_names(tmp_path: Path) -> None:
+    async with running(tmp_path, limits=ClusterLimits(groups_with_settings_max=2)) as inside:
+        for name in ("a", "b"):
+            assert await altered(inside, name, (SESSION, SET, "50000")) == 0
+        assert await altered(inside, "c", (SESSION, SET, "50000")) == ErrorCode.POLICY_VIOLATION
+        assert await altered(inside, "a", (SESSION, SET, "51000")) == 0
+        assert await altered(inside, "b", (SESSION, DELETE, None)) == 0
+        assert await altered(inside, "c", (SESSION, SET, "50000")) == 0

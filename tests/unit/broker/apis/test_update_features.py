@@ -22,10 +22,8 @@ async def asker() -> AsyncIterator[Asker]:
         yield asker
 
 
-async def update(
-    asker: Asker, *updates: FeatureUpdateKey, version: int = 2, validate_only: bool = False
-) -> UpdateFeaturesResponse:
-    request = UpdateFeaturesRequest(feature_updates=list(updates), validate_only=validate_only)
+async def update(asker: Asker, *updates: FeatureUpdateKey, version: int = 2) -> UpdateFeaturesResponse:
+    request = UpdateFeaturesRequest(feature_updates=list(updates))
     return await asker.ask(UPDATE_FEATURES, UpdateFeatures(asker.cluster), request, version)
 
 
@@ -59,9 +57,10 @@ async def test_what_cannot_be_is_refused_with_a_reason(
     assert words in reply.error_message
 
 
-async def test_a_level_that_brokers_lack_is_not_raised(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(levels, "NEWEST", 2)
-    reply = await update(asker, FeatureUpdateKey(levels.FEATURE, 2), validate_only=True)
+async def test_a_level_that_brokers_lack_is_not_raised(asker: Asker) -> None:
+    next_release = UpdateFeatures(asker.cluster, newest=2)
+    request = UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(levels.FEATURE, 2)], validate_only=True)
+    reply = await asker.ask(UPDATE_FEATURES, next_release, request)
     assert reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert "Upgrade these first" in (reply.error_message or "")
     assert asker.cluster.image.level == 1

@@ -57,7 +57,10 @@ class RangePartition(InputPartition):
 
 
 class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, settle_s_max: float = SETTLE_S_MAX
+    ) -> None:
+        self._settle_s_max = settle_s_max
         given = {name.lower(): value for name, value in options.items()}
         self._url = given["url"]
         self._growing = _growing_of(given)
@@ -89,7 +92,7 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Bounds the run to what is there now, once no row can come below that."""
-        self._bound = _Bound(self._planning().first_end())
+        self._bound = _Bound(self._planning().first_end(self._settle_s_max))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return [RangePartition(Range(start["after"], end["after"]))]
@@ -175,15 +178,15 @@ class _Planner:
         self._settling.see(look, time.monotonic())
         return self._settling.end
 
-    def first_end(self) -> str | None:
+    def first_end(self, settle_s_max: float) -> str | None:
         """What the first look saw, as soon as it is settled. CommandFailed if that takes too long."""
-        deadline = time.monotonic() + self._same_value_s + SETTLE_S_MAX
+        deadline = time.monotonic() + self._same_value_s + settle_s_max
         end = self.settled_end()
         while end is None and self._settling.is_waiting:
             if time.monotonic() > deadline:
                 raise CommandFailed(
                     f"the newest rows of {self._growing.table}: {self._settling.waits_for} transactions that "
-                    f"could still add rows before them are open for {SETTLE_S_MAX:g} s. pg_stat_activity "
+                    f"could still add rows before them are open for {settle_s_max:g} s. pg_stat_activity "
                     "shows them: end them, or start again later. Nothing was read"
                 )
             time.sleep(_SETTLE_TURN_S)

@@ -160,18 +160,24 @@ def stage(target: Target, attempt: str, rows: Iterator[StagedRow]) -> Staged:
 
 
 def commit(
-    target: Target, query: str, batch: int, staged: Sequence[Staged], bury: Callable[[list[Refused]], None]
+    target: Target,
+    query: str,
+    batch: int,
+    staged: Sequence[Staged],
+    bury: Callable[[list[Refused]], None],
+    *,
+    lock_s_max: int = LOCK_S_MAX,
 ) -> bool:
     """The driver's work. False if the table has the batch already. `bury` gets what was refused."""
     try:
         with connection(target.url) as connected:
-            connected.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(f"{LOCK_S_MAX}s")))
+            connected.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(f"{lock_s_max}s")))
             # Else a row that breaks a deferred one would make the whole commit fail, and each time again.
             connected.execute("set constraints all immediate")
             return _committed(connected, target, Numbered(query, batch), staged, bury)
     except psycopg.errors.LockNotAvailable as problem:
         raise CommandFailed(
-            f"somebody holds a lock that a commit to {target.table} needs, for more than {LOCK_S_MAX} s: "
+            f"somebody holds a lock that a commit to {target.table} needs, for more than {lock_s_max} s: "
             "pg_stat_activity and pg_locks show who. Nothing was changed; end that session and start again"
         ) from problem
 

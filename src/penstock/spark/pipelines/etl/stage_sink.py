@@ -26,7 +26,7 @@ from penstock.spark.pipelines.cluster import cluster, partitions_of
 from penstock.spark.pipelines.etl.rows import STAGE_HEADER
 from penstock.spark.pipelines.fitting import Fitting
 from penstock.spark.records.decode import Columns, Decoder
-from penstock.spark.sink import Written, check_columns, write_rows
+from penstock.spark.sink import BYTES_AT_ONCE, Written, check_columns, write_rows
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient
 
@@ -77,7 +77,10 @@ class StageSink(DataSource):
 
 
 class StageWriter(DataSourceArrowWriter):
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, bytes_at_once: int = BYTES_AT_ONCE
+    ) -> None:
+        self._bytes_at_once = bytes_at_once
         self._begun = Begun(*json.loads(options["begun"]))
         self._access: dict[str, str] = json.loads(options["access"])
         self._settings = write_settings(self._access)
@@ -94,7 +97,12 @@ class StageWriter(DataSourceArrowWriter):
             with cluster(self._access) as client:
                 written = written_by(client, self._begun, context.partitionId())
             iterator = unwritten(iterator, self._begun.topic, written)
-        return write_rows(self._settings, self._fitting(iterator), row_bytes_max=self._fitting.bytes_max)
+        return write_rows(
+            self._settings,
+            self._fitting(iterator),
+            row_bytes_max=self._fitting.bytes_max,
+            bytes_at_once=self._bytes_at_once,
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Everything is written already."""
