@@ -90,6 +90,7 @@ class ClassicMember(Member):
             await self._client.ask(self._coordinator, LEAVE_GROUP, request)
         except TROUBLE:
             self._coordinator = None
+            self._sent = None  # it may still be a member under the old id, and what that sent may count
         self._begin_anew()
 
     async def _join(self) -> None:
