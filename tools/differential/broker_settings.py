@@ -11,7 +11,7 @@ ONLY_KAFKA_HAS = OF_KAFKA_4_2.union(PROTECTING) - {"allow.everyone.if.no.acl.fou
 
 _ONLY_PENSTOCK_HAS = """
 auto.balance follower.replication.throttled.rate group.consumer.rebalance.heartbeat.interval.ms
-http.listener inter.broker.protocol.version leader.imbalance.per.broker.percentage
+http.listener http.tokens.file inter.broker.protocol.version leader.imbalance.per.broker.percentage
 leader.replication.throttled.rate
 log.flush.policy log.retention.topic.bytes metadata.store
 """
