@@ -86,10 +86,13 @@ class ClassicMember(Member):
         assert self._coordinator is not None
         self._places.left(self._client.name)
         request = LeaveGroupRequest(GROUP, self._id, [MemberIdentity(self._id)])
+        has_left = False
         try:
-            await self._client.ask(self._coordinator, LEAVE_GROUP, request)
+            answer = await self._client.ask(self._coordinator, LEAVE_GROUP, request)
+            has_left = answer.error_code == ErrorCode.NONE
         except TROUBLE:
             self._coordinator = None
+        if not has_left:
             self._sent = None  # it may still be a member under the old id, and what that sent may count
         self._begin_anew()
 

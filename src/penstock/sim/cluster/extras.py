@@ -90,7 +90,7 @@ def drawn_extras(seed: int, *, changes_minimum: bool, wipes: bool) -> Extras:
         compacts=random("compaction").random() < 0.35,
         flushes_before_ack=flushes_before_ack,
         deposes=deposes,
-        rots=random("rot").random() < 0.35 and not changes_minimum and not deposes,
+        rots=random("rot").random() < 0.35 and not changes_minimum and not deposes and flushes_before_ack,
         classic=classic.choice((0, 0, 0, 0, 1, 2, 3)),
         is_all_classic=classic.random() < 0.4,
         crowd=CROWD if random("crowd").random() < 0.04 else 0,
