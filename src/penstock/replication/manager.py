@@ -189,11 +189,11 @@ class Partitions:
     def _open(self, topic: Topic, state: PartitionState, roles: Roles) -> tuple[Partition, Recovered | Lost]:
         name = TopicPartition(topic.name, state.index)
         config = self._config_of(topic)
-        noted = self._directory.noted_damage(name)
-        if noted is not None and self._others_have(topic, state, roles):
-            partition = self._add(topic, state, self._new_log(name, config), roles)
-            return partition, self._damaged(topic, state, partition, f"{noted} (found before this start)")
         try:
+            noted = self._directory.noted_damage(name)
+            if noted is not None and self._others_have(topic, state, roles):
+                partition = self._add(topic, state, self._new_log(name, config), roles)
+                return partition, self._damaged(topic, state, partition, f"{noted} (found before this start)")
             recovered = open_log(self._disk, self._directory.folder_of(name), log_settings(config))
         except CorruptData as damage:
             partition = self._add(topic, state, self._new_log(name, config), roles)
