@@ -299,13 +299,21 @@ class Storage:
         await self._worker.run(lambda: self._directory.disk.store(writes))
 
     async def with_reserve(self, job: Callable[[], Result]) -> Result:
-        """What frees space must work on a full disk: it may use the space that is set aside for it."""
-        try:
-            return await self._worker.run(job)
-        except StorageFull:
-            if not self._directory.release_reserve():
-                raise
-            return await self._worker.run(job)
+        """What frees space must work on a full disk: it may use the space that is set aside for it.
+
+        The second attempt follows the first at once, in the worker: folders are moved there too, so the
+        folder is the same one.
+        """
+
+        def attempt() -> Result:
+            try:
+                return job()
+            except StorageFull:
+                if not self._directory.release_reserve():
+                    raise
+                return job()
+
+        return await self._worker.run(attempt)
 
     # Failing
 

@@ -106,6 +106,8 @@ class TimeLookups:
         self, partition: Partition, timestamp: int | None, deadline: Deadline
     ) -> TimedOffset | None:
         while True:
+            # First: to prepare a lookup takes a look at every segment, and nothing here gives way to others.
+            deadline.check()
             search = TimeSearch(partition.time_lookup(), timestamp, deadline.give_way)
             try:
                 return await self._run(partition, search, deadline)
