@@ -243,8 +243,8 @@ async def _open_storage(config: BrokerConfig, world: World, stack: AsyncExitStac
         cluster=cluster,
         storage=storage,
         pool=pool,
-        cold_reads=ColdReads(pool, storage.damage),
-        lookup_reads=ColdReads(lookup_pool, storage.damage),
+        cold_reads=ColdReads(pool, storage.read_failed),
+        lookup_reads=ColdReads(lookup_pool, storage.read_failed),
         storage_worker=workers[1],
         shared=shared,
     )

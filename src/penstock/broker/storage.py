@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from penstock.broker.checkpoints import Checkpoints
 from penstock.broker.flusher import Flusher
 from penstock.broker.log_starts import LogStarts, NewStart
+from penstock.broker.read_failures import ReadFailures
 from penstock.broker.retention import Retention
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import FlushPolicy
@@ -67,6 +68,9 @@ class Storage:
         loop = asyncio.get_running_loop()
         self.inspections = Turns(lambda: new_worker("inspect", loop), INSPECTED_BYTES_WAITING_MAX)
         self.partitions = Partitions(directory, config(), self._written, self.inspections, clock.monotonic)
+        self._read_failures = ReadFailures(
+            self.damage, self.partitions.others_could_lead, clock.monotonic, log
+        )
         self._flush_due: dict[Partition, float] = {}
         self._full_said_at = -float("inf")
         self._evictions_said, self._evictions_said_at = 0, -float("inf")
@@ -331,6 +335,13 @@ class Storage:
         if self.partitions.failure is None:
             self._log.error("storage.failed", reason=str(failure))
             self.partitions.stop_writes(str(failure))
+
+    def read_failed(self, partition: Partition, problem: CorruptData | StorageFailed) -> None:
+        """What a read of segments met that were those of the log then."""
+        if isinstance(problem, CorruptData):
+            self.damage(partition, problem)
+        else:
+            self._read_failures.report(partition, problem)
 
     def damage(self, partition: Partition, damage: Exception) -> None:
         """The files of this partition cannot be relied on: it goes offline, and stays so. Every way of

@@ -221,6 +221,14 @@ class Partitions:
         nodes = (*state.isr, *eligible(roles.image, topic, state))
         return self.others_may_have_it and any(node != self._config.node.node_id for node in nodes)
 
+    def others_could_lead(self, partition: Partition) -> bool:
+        """Whether another broker that is there has all that was committed."""
+        if not self.others_may_have_it:
+            return False
+        image, (topic, state) = self._image_now(), self._known(partition)
+        others = image.admitted - {self._config.node.node_id}
+        return any(node in others for node in (*state.isr, *eligible(image, topic, state)))
+
     def _unreadable(self, name: TopicPartition, problem: StorageFailed) -> str:
         """An I/O error says nothing of the records: the next attempt may find all of them."""
         folder = self._directory.folder_of(name)
