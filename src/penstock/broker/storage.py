@@ -64,7 +64,7 @@ class Storage:
         self.flusher = Flusher(directory.disk, flush_worker, self.fail)
         self.checkpoints = Checkpoints(directory.disk, self._worker, self.flusher, log)
         self.starts = LogStarts(self._store_small_files, self.checkpoints.turn, self.fail, log)
-        self.retention = Retention(directory.disk, self._worker, clock, log)
+        self.retention = Retention(directory.disk, self._worker, clock, log, self.damage)
         loop = asyncio.get_running_loop()
         self.inspections = Turns(lambda: new_worker("inspect", loop), INSPECTED_BYTES_WAITING_MAX)
         self.partitions = Partitions(directory, config(), self._written, self.inspections, clock.monotonic)
@@ -226,7 +226,7 @@ class Storage:
                 partition.log.producers.expire(now_ms=now_ms, idle_ms_max=config.producer_expiry_ms)
                 try:
                     await self.retention.enforce(partition)
-                except (CorruptData, StorageFailed, StorageFull) as problem:
+                except (StorageFailed, StorageFull) as problem:
                     self._log.warning("retention.postponed", partition=partition.name, reason=str(problem))
                 if partition.log.is_dirty and partition.offline is None:
                     self._written(partition)  # a segment was begun: its file is open until it is synced
