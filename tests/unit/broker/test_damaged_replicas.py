@@ -57,7 +57,9 @@ class Damaged:
         self.disk: Mount = new_disk()
         self.directory: DataDirectory = directory_on(self.disk)
         self.log = Events()
-        workers = SimWorker(loop, lambda: 0.01), SimWorker(loop, lambda: 0.01)
+        self.job_seconds = 0.01
+        """Of the thread that writes small files and moves folders."""
+        workers = SimWorker(loop, lambda: 0.01), SimWorker(loop, lambda: self.job_seconds)
         self.storage = Storage(
             self.directory,
             lambda: CONFIG,
@@ -71,8 +73,14 @@ class Damaged:
         self.storage.open(one.cluster.image)
         one.cluster.subscribe(self.storage.follow)
         self.looked_at: list[Replica] = []
+        self.is_replaced = False
+        """Another process was admitted under the same id."""
         self.damaged = DamagedReplicas(
-            one.cluster, self.storage, lambda: one.membership.epoch, self.looked_at.append, self.log
+            one.cluster,
+            self.storage,
+            lambda: one.membership.epoch - self.is_replaced,
+            self.looked_at.append,
+            self.log,
         )
         self.failures: list[BaseException] = []
         self.tasks = Tasks(lambda name, failure: self.failures.append(failure))
@@ -232,6 +240,46 @@ def test_a_copy_that_cannot_be_set_aside_yet_is_tried_again() -> None:
         assert (broker.state.isr, broker.partition.is_damaged) == ((2, 3), True)
         await asyncio.sleep(60)
         assert broker.log.said.count("partition.not_mended") == 6
+        broker.require_copied_anew()
+
+    play(scene)
+
+
+def test_a_process_that_was_replaced_withdraws_nothing_of_its_successor() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        broker.is_replaced = True
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(5)
+        assert (broker.state.leader, broker.state.isr) == (1, (1, 2, 3))
+        assert broker.partition.is_damaged
+        assert not broker.disk.exists("data/strays")
+
+    play(scene)
+
+
+def test_a_copy_is_set_aside_after_its_damage_was_noted_however_slow_the_disk_is() -> None:
+    """A process that is killed in between goes on where it was: the note is in the folder."""
+
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        steps: list[str] = []
+        note, set_aside = broker.directory.note_damage, broker.directory.set_aside_damaged
+
+        def noting(partition: TopicPartition, reason: str) -> None:
+            note(partition, reason)
+            steps.append("noted")
+
+        def setting_aside(partition: TopicPartition) -> str:
+            steps.append("set aside")
+            return set_aside(partition)
+
+        broker.directory.note_damage = noting  # type: ignore[method-assign]
+        broker.directory.set_aside_damaged = setting_aside  # type: ignore[method-assign]
+        broker.job_seconds = 20
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(5)
+        assert (broker.state.leader, steps) == (2, []), "clients do not wait for the disk"
+        await asyncio.sleep(90)
+        assert steps == ["noted", "set aside"]
         broker.require_copied_anew()
 
     play(scene)

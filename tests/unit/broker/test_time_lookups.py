@@ -47,7 +47,9 @@ class Watch(AdjustableClock):
 class Wiring:
     """A partition of many records, and a lookup thread that stops whenever it gives way."""
 
-    def __init__(self, handler: ListOffsets, lookups: TimeLookups, partition: Partition, watch: Watch) -> None:
+    def __init__(
+        self, handler: ListOffsets, lookups: TimeLookups, partition: Partition, watch: Watch
+    ) -> None:
         self.lookups = lookups
         self.partition = partition
         self.watch = watch
