@@ -234,9 +234,10 @@ def test_half_of_the_descriptors_are_for_log_files(monkeypatch: pytest.MonkeyPat
 def test_what_cannot_be_looked_at_is_not_said_to_be_missing(
     folder: str, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    with monkeypatch.context() as patch, pytest.raises(StorageFailed) as failed:
+    with monkeypatch.context() as patch:
         patch.setattr(os, "lstat", failing(code))
-        OsDisk().exists(folder)
+        with pytest.raises(StorageFailed) as failed:
+            OsDisk().exists(folder)
     assert str(failed.value) == f"cannot look at {folder}: {os.strerror(code)}"
 
 
@@ -253,12 +254,13 @@ def test_a_folder_that_cannot_be_looked_at_does_not_count_as_synced(
     folder: str, monkeypatch: pytest.MonkeyPatch, has_syncfs: bool
 ) -> None:
     calls: list[int] = []
-    with monkeypatch.context() as patch, pytest.raises(StorageFailed):
+    with monkeypatch.context() as patch:
         patch.setattr(os_disk, "_syncfs", lambda: recorded_syncfs(calls) if has_syncfs else None)
         patch.setattr(os.path, "isdir", lambda path: False)  # what it says of whatever it cannot look at
         for name in ("open", "lstat"):
             patch.setattr(os, name, failing(errno.EIO))
-        OsDisk().sync((), [folder] * (SYNC_FILES_BEFORE_SYNCFS + 1))
+        with pytest.raises(StorageFailed):
+            OsDisk().sync((), [folder] * (SYNC_FILES_BEFORE_SYNCFS + 1))
     assert calls == []
 
 
