@@ -42,14 +42,15 @@ class Retention:
         try:
             # Reading the newest timestamps of old segments may wait for the device.
             await self._worker.run(partition.segment_facts)
+            if partition.offline is not None or not partition.log.is_at_rest:
+                return  # its topic was deleted meanwhile, or compaction is replacing segments just now
+            form = partition.log.form
+            facts = partition.segment_facts()
         except CorruptData as damage:
             if partition.log.is_still(form):
                 self._on_damage(partition, damage)
             return  # otherwise it met what is not there any more, and the next look is as good
-        if partition.offline is not None or not partition.log.is_at_rest:
-            return  # its topic was deleted meanwhile, or compaction is replacing segments just now
-        policy = self._policy(partition)
-        facts, now_ms = partition.segment_facts(), self._clock.wall_ms()
+        policy, now_ms = self._policy(partition), self._clock.wall_ms()
         try:
             if must_roll(facts, policy, now_ms):
                 partition.log.roll()

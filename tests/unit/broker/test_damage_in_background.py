@@ -89,6 +89,8 @@ async def test_damage_that_a_look_at_times_finds_is_handed_over(tmp_path: Path, 
         partition = found(broker, "t")
         await look(broker, partition)
         assert (told, partition.is_damaged) == ([partition], True)
+        assert partition.offline is not None
+        assert f"{0:020d}.log at 0: " in partition.offline.detail, "people have to find it"
 
 
 @pytest.mark.parametrize("look", [by_ranking, by_retention])
