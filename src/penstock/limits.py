@@ -406,6 +406,11 @@ SYNC_FILES_BEFORE_SYNCFS = 4
 STORAGE_TICK_MS = 250
 # Threads that read what is not in memory.
 COLD_READ_THREADS = 4
+# A copy whose files could not be read so often within so long is given up, where others have it. A device may
+# try for many seconds before it gives up on a sector. Failures closer together than the third count as one.
+READ_FAILURES_MAX = 3
+READ_FAILURES_MS = 1 * MINUTE_MS
+READ_FAILURES_APART_MS = SECOND_MS // 2
 # Lookups by time have a thread of their own, where they take turns. One of them passes so many batch
 # headers in a turn (about 3 ms) and then examines the records of one batch, pausing after so many.
 LOOKUP_HEADERS_PER_STEP = 1_000
@@ -455,6 +460,11 @@ METRICS_LINES_PER_TURN = 500
 assert 3 * BROKER_KEEP_MS <= BROKER_SESSION_MS < BROKER_JOIN_MS_MAX
 assert REPLICA_WAIT_MS < REPLICA_IDLE_WAIT_MS < REPLICA_FETCH_MS_MAX < REPLICA_LAG_MS_MAX
 assert BATCH_BYTES_MAX <= REPLICA_FETCH_BYTES_MAX
+
+# So many failures fit the time that they are counted in, also those of a coordinator that loads again.
+assert READ_FAILURES_MAX * READ_FAILURES_APART_MS < READ_FAILURES_MS
+assert READ_FAILURES_APART_MS < COORDINATOR_RELOAD_MS
+assert (2 ** (READ_FAILURES_MAX - 1) - 1) * COORDINATOR_RELOAD_MS < READ_FAILURES_MS
 
 # A batch that fits no request, no reply or no segment could be written or read by nobody.
 assert BATCH_BYTES_MAX < REQUEST_BYTES_MAX

@@ -84,6 +84,27 @@ def test_a_damaged_leader_hands_over_and_copies_anew(tmp_path: Path) -> None:
         assert "storage.no_clean_mark" not in cluster.brokers[1].stderr
 
 
+def test_a_leader_that_cannot_read_a_segment_hands_over(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, settings={**SEGMENTS, "auto.balance": "false"}) as cluster:
+        cluster.create_led_by("k", 1)
+        write(cluster, "k", range(RECORDS))
+        cluster.until_in_sync("k", EVERYBODY)
+        broker = cluster.brokers[1]
+        assert broker.stop() == 0  # started again it has no file of an old segment open
+        broker.start()
+        cluster.until_in_sync("k", EVERYBODY)
+        eventually(lambda: cluster.leader("k") == 1, seconds_max=30, every=0.2)
+        segment = sorted((broker.data_dir / "logs" / "k-0").glob("*.log"))[1]
+        segment.unlink()
+        segment.symlink_to(segment)  # which fails whoever opens it, as a bad disk does
+
+        assert read_all(cluster.bootstrap, "k") == list(range(RECORDS))
+        assert "partition.read_failed partition=k-0" in broker.stderr
+        assert "partition.handed_over partition=k-0" in broker.stderr
+        until_copied_anew(cluster, 1, "k")
+        assert not (broker.data_dir / "strays" / "k-0.damaged" / "damaged").exists()
+
+
 def test_a_damaged_follower_is_out_of_sync_when_its_leader_dies(tmp_path: Path) -> None:
     with running_cluster(tmp_path, settings=SEGMENTS) as cluster:
         cluster.create_led_by("k", 1)

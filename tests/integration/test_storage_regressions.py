@@ -329,7 +329,18 @@ def _unreadable_time_index(faults: OsFaults, number: int) -> None:
     faults.add("open", lambda path: "/a-bad-0/" in path and path.endswith(".timeindex"), system_error(number))
 
 
-def damaged(faults: OsFaults, folder: Path) -> None:
+def write_old_records(data_dir: Path, *topics: str) -> None:
+    with client_of(data_dir, **{"log.retention.ms": -1, "log.roll.ms": HOUR_MS}) as client:
+        for topic in topics:
+            client.create_topic(topic)
+            for days_ago in (3, 2, 1):  # a segment each
+                assert client.produce(topic, batch_from(days_ago)).error_code == 0
+
+
+KEEPS_LITTLE = {"log.retention.ms": HOUR_MS, "log.retention.check.interval.ms": 1}
+
+
+def damage_times(folder: Path) -> None:
     """Neither the time index nor the log says how old the segment is."""
     min(folder.glob("*.timeindex")).unlink()
     with min(folder.glob("*.log")).open("r+b") as file:
@@ -337,28 +348,34 @@ def damaged(faults: OsFaults, folder: Path) -> None:
         file.write(bytes(4))
 
 
-@pytest.mark.parametrize("trouble", [no_descriptor, unreadable, damaged])
+@pytest.mark.parametrize("trouble", [no_descriptor, unreadable])
 def test_retention_goes_on_for_others_when_one_partition_cannot_be_looked_at(
     data_dir: Path,
     faults: OsFaults,
     caplog: pytest.LogCaptureFixture,
     trouble: Callable[[OsFaults, Path], None],
 ) -> None:
-    keeps_all = {"log.retention.ms": -1, "log.roll.ms": HOUR_MS}
-    with client_of(data_dir, **keeps_all) as client:
-        for topic in ("a-bad", "b-good"):
-            client.create_topic(topic)
-            for days_ago in (3, 2, 1):  # a segment each
-                assert client.produce(topic, batch_from(days_ago)).error_code == 0
+    write_old_records(data_dir, "a-bad", "b-good")
     trouble(faults, data_dir / "logs" / "a-bad-0")
-    keeps_little = {"log.retention.ms": HOUR_MS, "log.retention.check.interval.ms": 1}
-    with caplog.at_level(WARNING, logger="penstock"), client_of(data_dir, **keeps_little) as client:
+    with caplog.at_level(WARNING, logger="penstock"), client_of(data_dir, **KEEPS_LITTLE) as client:
         eventually(lambda: partition_of(client, "b-good").error_code == ErrorCode.OFFSET_OUT_OF_RANGE)
         assert partition_of(client, "b-good", 3).log_start_offset == 3
         assert partition_of(client, "a-bad", 3).log_start_offset == 0, "nobody knows whether it is old"
         rounds = len(lines_of(caplog, "retention.postponed"))
         eventually(lambda: len(lines_of(caplog, "retention.postponed")) > rounds)
     assert all("partition=a-bad-0" in line for line in lines_of(caplog, "retention.postponed"))
+
+
+def test_retention_takes_a_partition_offline_whose_log_is_damaged_and_goes_on_for_others(
+    data_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_old_records(data_dir, "a-bad", "b-good")
+    damage_times(data_dir / "logs" / "a-bad-0")
+    with caplog.at_level(WARNING, logger="penstock"), client_of(data_dir, **KEEPS_LITTLE) as client:
+        eventually(lambda: partition_of(client, "b-good").error_code == ErrorCode.OFFSET_OUT_OF_RANGE)
+        assert partition_of(client, "a-bad", 3).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    (line,) = lines_of(caplog, "partition.damaged")
+    assert "partition=a-bad-0" in line
 
 
 def lines_of(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:

@@ -6,8 +6,9 @@ these, so a failure is judged on the event loop, by what the log is then. Fetche
 the loading of coordinators and the times of records all come here, so that the same bytes on disk have
 the same consequence whoever reads them.
 
-Rule 1: only a batch that is damaged in a segment that is still current is damage. It is reported to
-        `Storage.damage`, once: a partition that is offline has been reported or replaced.
+Rule 1: only what a read met in segments that are still current is reported (`Storage.read_failed`). A
+        damaged batch is reported once: a partition that is offline has been reported or replaced. A device
+        that failed is reported each time; one that is full, or has no descriptor, is not.
 Rule 2: while the log is being truncated no failure says anything. Only followers truncate, so the
         client is sent to the leader (NOT_LEADER_OR_FOLLOWER), and is not kept waiting.
 Rule 3: indexes that were loaded are kept for the next reader, and are written to disk if they had to
@@ -34,10 +35,13 @@ class Outdated(Exception):
 
 
 class ColdReads:
-    def __init__(self, pool: WorkerPool, on_damage: Callable[[Partition, Exception], None]) -> None:
+    def __init__(
+        self, pool: WorkerPool, on_failure: Callable[[Partition, CorruptData | StorageFailed], None]
+    ) -> None:
         self._pool = pool
-        self.on_damage = on_damage
-        """`Storage.damage`: takes the partition offline, and in a cluster lets a sound replica lead it."""
+        self.on_failure = on_failure
+        """`Storage.read_failed`: takes a damaged partition offline, and in a cluster lets a sound replica
+        lead it."""
 
     async def run(self, partition: Partition, read: SegmentRead[Result]) -> Result:
         """Run one read in a worker thread.
@@ -75,9 +79,14 @@ class ColdReads:
             )
         if not all(log.is_current(segment) for segment in read.segments):
             return Outdated(str(outcome))
-        if isinstance(outcome, CorruptData):
-            self.on_damage(partition, outcome)
+        if not isinstance(outcome, StorageFull):
+            self.on_failure(partition, outcome)
         return outcome
+
+    def failed_at_once(self, partition: Partition, failure: StorageFailed) -> None:
+        """Report a read that failed on the event loop, before there was anything to run in a thread."""
+        if partition.offline is None and not partition.log.is_truncating:
+            self.on_failure(partition, failure)
 
 
 def _attempt_all(reads: Sequence[SegmentRead[Result]]) -> list[Result | _Problem]:

@@ -6,9 +6,10 @@ those it stands for, before the next is made. As long as something is worth clea
 a pause. Looking costs a turn of the worker for each partition, so a ranking is used to its end, unless
 it gets too old; a log is looked at once more when its turn comes.
 
-Rule 1: a log that is damaged stays as it is and is left alone until the next start. One that found no
-        room, or whose cleaner died or made a mistake, is tried again, each time after twice as long.
-        Others are cleaned all the same.
+Rule 1: a log that is damaged stays as it is, and its partition is taken out of use (`Storage.damage`): in
+        a cluster a sound replica leads it then. One whose files the device fails to read or write is left
+        alone until the next start. One that found no room, or whose cleaner died or made a mistake, is
+        tried again, each time after twice as long. Others are cleaned all the same.
 Rule 2: what was cleaned counts only if the segments it came from are still those of the log.
 Rule 3: the cleaned segments first, then the note of how far the log is clean (log/cleaner_offsets.py). A
         crash between them cleans again what is clean already. The storage thread writes the note, and
@@ -209,6 +210,7 @@ class Compaction:
         """What there is to clean; None if it is not worth it."""
         policy, now_ms = _policy(partition.config), self._clock.wall_ms()
         log = partition.log
+        form = log.form
         try:
             if log.is_at_rest and must_roll(age_of_active(log), policy, now_ms):
                 log.roll()
@@ -217,7 +219,11 @@ class Compaction:
                 await self._storage.checkpoints.run([partition])  # cleaning stops at the recovery point
             # Timestamps of old segments may have to be read from the device.
             ages = await self._worker.run(lambda: segment_ages(log, policy))
-        except (CorruptData, StorageFailed, StorageFull) as problem:
+        except CorruptData as damage:
+            if log.is_still(form):
+                self._storage.damage(partition, damage)
+            return None  # otherwise it met what is not there any more, and the next look is as good
+        except (StorageFailed, StorageFull) as problem:
             self._log.warning("compaction.postponed", partition=partition.name, reason=str(problem))
             return None
         if partition.offline is not None:
@@ -247,7 +253,8 @@ class Compaction:
                 return
             await self._end(partition, step)
         except (CorruptData, StorageFailed, StorageFull, ConfigError, CleaningBroke, ChildDied) as failure:
-            is_current = cuts == partition.log.cuts and are_current(partition.log, waiting)
+            log = partition.log
+            is_current = cuts == log.cuts and not log.is_truncating and are_current(log, waiting)
             if partition.offline is None and is_current:
                 self._note_failure(partition, failure)
                 await self.cleaner.abandon()
@@ -274,7 +281,10 @@ class Compaction:
         """Said once, however often it is tried again, unless for another reason."""
         self.failures += 1
         reason, before = str(failure), self.setbacks.get(partition)
-        if isinstance(failure, CorruptData | StorageFailed):
+        if isinstance(failure, CorruptData):
+            self._storage.damage(partition, failure)
+            return
+        if isinstance(failure, StorageFailed):
             self.uncleanable[partition] = reason
             self._log.error("compaction.failed", partition=partition.name, reason=reason)
             return

@@ -361,7 +361,7 @@ class _Runner(Generic[State]):
             found = await self._read(partition, offset)
             if found.next_offset <= offset:
                 damage = CorruptData(f"nothing can be read at offset {offset}; the log ends at {end}")
-                self._means.cold_reads.on_damage(partition, damage)
+                self._means.cold_reads.on_failure(partition, damage)
                 raise damage
             for record in _records(found):
                 if record.key is not None and record.offset >= offset:
@@ -375,7 +375,11 @@ class _Runner(Generic[State]):
 
     async def _read(self, partition: Partition, offset: Offset) -> Found:
         while True:
-            found = partition.read(offset, LOAD_BYTES_AT_ONCE, at_least_one=True)
+            try:
+                found = partition.read(offset, LOAD_BYTES_AT_ONCE, at_least_one=True)
+            except StorageFailed as failure:
+                self._means.cold_reads.failed_at_once(partition, failure)
+                raise
             if not isinstance(found, ColdRead):
                 return found
             try:

@@ -13,7 +13,12 @@ Rule 2: nothing is set aside that anybody counts on. Where nobody else has what 
         where it is, offline, until somebody who has it is there again or a person decides.
 Rule 3: a leader epoch begins between the last fetch for the damaged copy and the first for the empty one. A
         fetch that the leader sees late would otherwise put the empty copy in sync.
-Rule 4: what fails, at the metadata store or on the disk, is tried again, with pauses that grow, until it is
+Rule 4: the broker withdraws without waiting for the disk, which may be slow because it fails. It sets the
+        copy aside behind the note of the damage, in the same thread. A process that is killed after it
+        withdrew and before the note is on disk has forgotten the damage: the copy may be in sync again, as
+        if nobody had read the damage yet, until somebody reads it. To wait for the note would keep clients
+        waiting, and a process that is killed while it waits forgets as much.
+Rule 5: what fails, at the metadata store or on the disk, is tried again, with pauses that grow, until it is
         done.
 """
 

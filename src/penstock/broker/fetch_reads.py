@@ -249,8 +249,11 @@ class FetchReads:
                 return _refused(entry.key.partition, refusal.code)
             assert partition is not None, "it was looked into"
             return self._out_of_range(entry, partition, gathered.limits, context.peer)
-        except (StorageFailed, StorageFull):  # its file was closed meanwhile, and cannot be opened
+        except (StorageFailed, StorageFull) as problem:  # its file was closed, and cannot be opened again
             gathered.has_error = True
+            assert partition is not None, "it was looked into"
+            if isinstance(problem, StorageFailed):
+                self._cold_reads.failed_at_once(partition, problem)
             return _refused(entry.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
         if found is NOTHING and gathered.form != NO_FORM and partition.following is None:
             return _ready(partition, gathered.form)

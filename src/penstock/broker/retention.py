@@ -1,7 +1,13 @@
-"""Keeps logs within their limits: the shell around log/retention.py."""
+"""Keeps logs within their limits: the shell around log/retention.py.
+
+Rule: damage that a look at a log finds is reported (`Storage.damage`), if the log has been the same one all
+      the time.
+"""
+
+from collections.abc import Callable
 
 from penstock.config.topic import CleanupPolicy
-from penstock.errors import StorageFailed, StorageFull
+from penstock.errors import CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock
 from penstock.host.disk import Disk
 from penstock.host.worker import Worker
@@ -14,22 +20,37 @@ UNLIMITED = -1
 
 
 class Retention:
-    def __init__(self, disk: Disk, worker: Worker, clock: Clock, log: Log) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        worker: Worker,
+        clock: Clock,
+        log: Log,
+        on_damage: Callable[[Partition, Exception], None],
+    ) -> None:
         self._disk = disk
         self._worker = worker
         self._clock = clock
         self._log = log
+        self._on_damage = on_damage
 
     async def enforce(self, partition: Partition) -> None:
         """Remove the segments of a partition that nobody needs any more."""
         if partition.offline is not None or partition.failure is not None:
             return
-        # Reading the newest timestamps of old segments may wait for the device.
-        await self._worker.run(partition.segment_facts)
-        if partition.offline is not None or not partition.log.is_at_rest:
-            return  # its topic was deleted meanwhile, or compaction is replacing segments just now
-        policy = self._policy(partition)
-        facts, now_ms = partition.segment_facts(), self._clock.wall_ms()
+        form = partition.log.form
+        try:
+            # Reading the newest timestamps of old segments may wait for the device.
+            await self._worker.run(partition.segment_facts)
+            if partition.offline is not None or not partition.log.is_at_rest:
+                return  # its topic was deleted meanwhile, or compaction is replacing segments just now
+            form = partition.log.form
+            facts = partition.segment_facts()
+        except CorruptData as damage:
+            if partition.log.is_still(form):
+                self._on_damage(partition, damage)
+            return  # otherwise it met what is not there any more, and the next look is as good
+        policy, now_ms = self._policy(partition), self._clock.wall_ms()
         try:
             if must_roll(facts, policy, now_ms):
                 partition.log.roll()

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 from penstock.broker.checkpoints import CHECKPOINT_LIMITS, CheckpointLimits, Checkpoints
 from penstock.broker.flusher import Flusher
 from penstock.broker.log_starts import LogStarts, NewStart
+from penstock.broker.read_failures import ReadFailures
 from penstock.broker.retention import Retention
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import FlushPolicy
@@ -76,11 +77,14 @@ class Storage:
         self.flusher = Flusher(directory.disk, flush_worker, self.fail)
         self.checkpoints = Checkpoints(directory.disk, self._worker, self.flusher, log, limits.checkpoints)
         self.starts = LogStarts(self._store_small_files, self.checkpoints.turn, self.fail, log)
-        self.retention = Retention(directory.disk, self._worker, clock, log)
+        self.retention = Retention(directory.disk, self._worker, clock, log, self.damage)
         loop = asyncio.get_running_loop()
         self.inspections = Turns(lambda: new_worker("inspect", loop), INSPECTED_BYTES_WAITING_MAX)
         self.partitions = Partitions(
             directory, config(), self._written, self.inspections, clock.monotonic, limits.producers
+        )
+        self._read_failures = ReadFailures(
+            self.damage, self.partitions.others_could_lead, clock.monotonic, log
         )
         self._flush_due: dict[Partition, float] = {}
         self._full_said_at = -float("inf")
@@ -237,7 +241,7 @@ class Storage:
                 partition.log.producers.expire(now_ms=now_ms, idle_ms_max=config.producer_expiry_ms)
                 try:
                     await self.retention.enforce(partition)
-                except (CorruptData, StorageFailed, StorageFull) as problem:
+                except (StorageFailed, StorageFull) as problem:
                     self._log.warning("retention.postponed", partition=partition.name, reason=str(problem))
                 if partition.log.is_dirty and partition.offline is None:
                     self._written(partition)  # a segment was begun: its file is open until it is synced
@@ -314,13 +318,21 @@ class Storage:
         await self._worker.run(lambda: self._directory.disk.store(writes))
 
     async def with_reserve(self, job: Callable[[], Result]) -> Result:
-        """What frees space must work on a full disk: it may use the space that is set aside for it."""
-        try:
-            return await self._worker.run(job)
-        except StorageFull:
-            if not self._directory.release_reserve():
-                raise
-            return await self._worker.run(job)
+        """What frees space must work on a full disk: it may use the space that is set aside for it.
+
+        The second attempt follows the first at once, in the worker: folders are moved there too, so the
+        folder is the same one.
+        """
+
+        def attempt() -> Result:
+            try:
+                return job()
+            except StorageFull:
+                if not self._directory.release_reserve():
+                    raise
+                return job()
+
+        return await self._worker.run(attempt)
 
     # Failing
 
@@ -338,6 +350,13 @@ class Storage:
         if self.partitions.failure is None:
             self._log.error("storage.failed", reason=str(failure))
             self.partitions.stop_writes(str(failure))
+
+    def read_failed(self, partition: Partition, problem: CorruptData | StorageFailed) -> None:
+        """What a read of segments met that were those of the log then."""
+        if isinstance(problem, CorruptData):
+            self.damage(partition, problem)
+        else:
+            self._read_failures.report(partition, problem)
 
     def damage(self, partition: Partition, damage: Exception) -> None:
         """The files of this partition cannot be relied on: it goes offline, and stays so. Every way of

@@ -116,6 +116,8 @@ class TimeLookups:
             deadline.check()
 
         while True:
+            # First: to prepare a lookup takes a look at every segment, and nothing here gives way to others.
+            deadline.check()
             search = TimeSearch(partition.time_lookup(), timestamp, pause, limits=self._limits)
             try:
                 return await self._run(partition, search, deadline)

@@ -28,9 +28,9 @@ def new_folder_only_if_used(path: str) -> Iterator[None]:
 def _take_away(path: str) -> None:
     """Unless there are records in it, or somebody else has begun to use it."""
     disk = OsDisk()
-    if not disk.exists(f"{path}/{IDENTITY_FILE}"):
-        return
     with suppress(StorageFailed), ExitStack() as stack:
+        if not disk.exists(f"{path}/{IDENTITY_FILE}"):
+            return
         stack.callback(FolderLock(path).release)
         if not DataDirectory(disk, path, identity_in(disk, path)).partitions_on_disk():
             disk.remove_folder(path)

@@ -70,7 +70,9 @@ class Disk(Protocol):
 
     def open(self, path: str, *, create: bool = False) -> File: ...
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Whether there is such a name. StorageFailed if that cannot be found out: not seen is not gone."""
+        ...
 
     def list_folder(self, path: str) -> list[str]:
         """Sorted names, so that no decision depends on the order of the file system."""

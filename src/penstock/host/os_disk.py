@@ -172,7 +172,13 @@ class OsDisk:
             return OsFile(path, os.open(path, flags, 0o640))
 
     def exists(self, path: str) -> bool:
-        return os.path.lexists(path)
+        # os.path.lexists says False of whatever it cannot look at, after an I/O error too.
+        with named_by_what_failed("look at", path):
+            try:
+                os.lstat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            return True
 
     def list_folder(self, path: str) -> list[str]:
         with named_by_what_failed("list", path):
@@ -281,7 +287,7 @@ class OsDisk:
             assert isinstance(file, OsFile)
             self._call_syncfs(syncfs, file.descriptor)
             return
-        if (found := next(filter(os.path.isdir, folders), None)) is None:
+        if (found := next(filter(self.exists, folders), None)) is None:
             return
         with named_by_what_failed("open", found):
             descriptor = os.open(found, os.O_RDONLY)
@@ -300,7 +306,7 @@ class OsDisk:
             with named_by_what_failed("open", path):
                 descriptor = os.open(path, os.O_RDONLY)
         except StorageFailed:
-            if os.path.lexists(path):
+            if self.exists(path):
                 raise
             return  # removed since: nothing is left to make durable
         try:

@@ -11,9 +11,9 @@ from penstock.limits import CLEANER_GROUP_SEGMENTS_MAX, LONG_MAX
 from penstock.log.cleaning_job import Job
 from penstock.log.compaction import CleaningPolicy, Dirt, GroupLimits, Piece, SegmentAge
 from penstock.log.partition_log import PartitionLog
+from penstock.log.reading import header_at
 from penstock.log.segment import Segment
 from penstock.log.swap import is_settled
-from penstock.protocol.batches import HEADER_BYTES, parse_header
 from penstock.types import NO_TIMESTAMP, Offset
 
 
@@ -73,7 +73,7 @@ def _first_timestamp(log: PartitionLog, segment: Segment) -> int:
     if segment.first_timestamp is None:
         file = log.disk.open(segment.path())
         try:
-            segment.first_timestamp = parse_header(file.read(0, HEADER_BYTES)).max_timestamp
+            segment.first_timestamp = header_at(file, 0).max_timestamp
         finally:
             file.release()
     return segment.first_timestamp

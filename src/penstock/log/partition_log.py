@@ -492,6 +492,16 @@ class PartitionLog:
         return not (self.is_swapping or self.is_truncating)
 
     @property
+    def form(self) -> tuple[int, Offset]:
+        """Another value after segments were replaced, cut or removed. What is appended does not change it."""
+        return self._generation, self.segments[0].base_offset
+
+    def is_still(self, form: tuple[int, Offset]) -> bool:
+        """Whether its files have been those of this form all the time. While some are replaced or cut, nobody
+        can say."""
+        return self.is_at_rest and not self.is_closed and self.form == form
+
+    @property
     def is_busy(self) -> bool:
         """Whether somebody is at its files who would bring back what is cut."""
         return self.is_checkpointing or self.is_storing_start or not self.is_at_rest

@@ -193,12 +193,20 @@ def find_batch(file: File, index: OffsetIndex, offset: Offset, size_bytes: int) 
     return size_bytes
 
 
+def header_at(file: File, position: int) -> BatchHeader:
+    """The header of a batch that is there. CorruptData names the file and the place."""
+    try:
+        return parse_header(file.read(position, HEADER_BYTES))
+    except CorruptData as damage:
+        raise CorruptData(f"{file.path} at {position}: {damage}") from damage
+
+
 def rebuild_indexes(file: File, base_offset: Offset, size_bytes: int, interval_bytes: int) -> Indexes:
     by_offset, by_time = OffsetIndex(base_offset), TimeIndex(base_offset)
     since_entry, newest, newest_offset = 0, NO_TIMESTAMP, base_offset
     position = 0
     while position < size_bytes:
-        header = parse_header(file.read(position, HEADER_BYTES))
+        header = header_at(file, position)
         if header.max_timestamp > newest:
             newest, newest_offset = header.max_timestamp, header.last_offset
         if since_entry > interval_bytes:

@@ -192,11 +192,11 @@ class Partitions:
     def _open(self, topic: Topic, state: PartitionState, roles: Roles) -> tuple[Partition, Recovered | Lost]:
         name = TopicPartition(topic.name, state.index)
         config = self._config_of(topic)
-        noted = self._directory.noted_damage(name)
-        if noted is not None and self._others_have(topic, state, roles):
-            partition = self._add(topic, state, self._new_log(name, config), roles)
-            return partition, self._damaged(topic, state, partition, f"{noted} (found before this start)")
         try:
+            noted = self._directory.noted_damage(name)
+            if noted is not None and self._others_have(topic, state, roles):
+                partition = self._add(topic, state, self._new_log(name, config), roles)
+                return partition, self._damaged(topic, state, partition, f"{noted} (found before this start)")
             recovered = open_log(self._disk, self._directory.folder_of(name), log_settings(config))
         except CorruptData as damage:
             partition = self._add(topic, state, self._new_log(name, config), roles)
@@ -227,6 +227,14 @@ class Partitions:
         """Whether another broker has all that was committed: this copy is not needed then."""
         nodes = (*state.isr, *eligible(roles.image, topic, state))
         return self.others_may_have_it and any(node != self._config.node.node_id for node in nodes)
+
+    def others_could_lead(self, partition: Partition) -> bool:
+        """Whether another broker that is there has all that was committed."""
+        if not self.others_may_have_it:
+            return False
+        image, (topic, state) = self._image_now(), self._known(partition)
+        others = image.admitted - {self._config.node.node_id}
+        return any(node in others for node in (*state.isr, *eligible(image, topic, state)))
 
     def _unreadable(self, name: TopicPartition, problem: StorageFailed) -> str:
         """An I/O error says nothing of the records: the next attempt may find all of them."""

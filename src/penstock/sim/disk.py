@@ -1,4 +1,5 @@
-"""A disk in memory that can be full, slow to sync, out of descriptors, lie once, and lose its power.
+"""A disk in memory that can be full, slow to sync, out of descriptors, lie once, show some names to
+nobody, and lose its power.
 
 `SimDisk` is the device. A process works on a `Mount` of it; when the process is killed or the power
 fails, that mount is dead and every further call on it raises `PowerLost`, so that nothing a dying
@@ -41,6 +42,8 @@ class SimDisk:
         self.open_files_max = OPEN_FILES_MAX
         self.descriptors: int | None = None
         """How many files a process may have open; None: as many as it likes."""
+        self.unseen_paths: set[str] = set()
+        """Names that cannot be looked at, because of an input/output error."""
         self.cold_reads = 0.0
         """How likely bytes are not in memory."""
         self.on_power_lost: Callable[[], None] = lambda: None
@@ -204,6 +207,8 @@ class Mount:
 
     def exists(self, path: str) -> bool:
         self.step()
+        if path in self.disk.unseen_paths:
+            raise StorageFailed(f"cannot look at {path}: input/output error")
         return self._find(path) is not None
 
     def list_folder(self, path: str) -> list[str]:

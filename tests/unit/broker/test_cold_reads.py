@@ -18,11 +18,12 @@ from penstock.broker.record_times import RecordTimes
 from penstock.broker.record_times import Wanted as WantedTime
 from penstock.broker.router import Later
 from penstock.broker.time_lookups import TimeLookups
-from penstock.errors import ApiError, CorruptData, ErrorCode
+from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed
 from penstock.host.clock import SystemClock
+from penstock.host.os_disk import OsDisk, OsFile
 from penstock.host.tasks import Tasks
 from penstock.host.worker import WorkerPool
-from penstock.limits import MIB
+from penstock.limits import MIB, READ_FAILURES_APART_MS
 from penstock.log.partition_log import PartitionLog
 from penstock.log.reading import ColdRead
 from penstock.log.recovery import open_log
@@ -207,11 +208,16 @@ def recording(broker: RunningBroker) -> list[Partition]:
     return told
 
 
-async def by_fetch(broker: RunningBroker, partition: Partition, reads: ColdReads) -> None:
+async def by_fetch(
+    broker: RunningBroker,
+    partition: Partition,
+    reads: ColdReads,
+    expected: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR,
+) -> None:
     fetches = FetchReads(broker.storage.partitions, reads)
     wanted = Wanted(PartitionKey("t", NO_TOPIC_ID, 0), FetchPartition(partition=0, partition_max_bytes=MIB))
     gathered = await fetches.gather_cold([wanted], Limits(MIB, 0, -1), CONTEXT)
-    assert gathered.answers[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert gathered.answers[0].error_code == expected
 
 
 async def by_lookup(broker: RunningBroker, partition: Partition, reads: ColdReads) -> None:
@@ -236,12 +242,65 @@ async def test_whoever_finds_damage_it_is_logged_and_handed_over(tmp_path: Path,
         told, partition = recording(broker), found(broker, "t")
         pool = WorkerPool("test", 1, asyncio.get_running_loop())
         try:
-            await find(broker, partition, ColdReads(pool, broker.storage.damage))
+            await find(broker, partition, ColdReads(pool, broker.storage.read_failed))
         finally:
             pool.stop()
         assert told == [partition]
         assert partition.offline is not None
         assert lines.getvalue().count("partition.damaged") == 1
+
+
+class BadSector(OsFile):
+    disk: "Aging"
+
+    def read(self, position: int, length: int) -> bytes:
+        if self.disk.is_bad and self.path.endswith(".log"):
+            raise StorageFailed(f"cannot read {self.path}: Input/output error")
+        return super().read(position, length)
+
+    def read_cached(self, position: int, length: int) -> bytes | None:
+        return None
+
+
+class Aging(OsDisk):
+    """Cannot read logs, or not even open them, for a while."""
+
+    is_bad = False
+    is_worse = False
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        if self.is_worse and path.endswith(".log"):
+            raise StorageFailed(f"cannot open {path}: Input/output error")
+        plain = super().open(path, create=create)
+        file = BadSector(plain.path, plain.descriptor)
+        file.disk = self
+        return file
+
+
+@pytest.mark.parametrize("is_worse", [False, True])
+async def test_a_lone_broker_serves_a_partition_again_when_its_disk_reads_again(
+    tmp_path: Path, is_worse: bool
+) -> None:
+    disk, lines = Aging(), StringIO()
+    async with broker_with(tmp_path, World(log=StreamLog(SystemClock(), lines), disk=disk)) as broker:
+        await fill(broker, await make(broker, "t"), 1, time_ms=77)
+        told, partition = recording(broker), found(broker, "t")
+        for segment in partition.log.segments:
+            segment.abandon_file()
+        pool = WorkerPool("test", 1, asyncio.get_running_loop())
+        reads = ColdReads(pool, broker.storage.read_failed)
+        try:
+            disk.is_bad, disk.is_worse = True, is_worse
+            for _ in range(4):
+                await by_fetch(broker, partition, reads)
+                await asyncio.sleep(READ_FAILURES_APART_MS / 1000)
+            disk.is_bad = disk.is_worse = False
+            await by_fetch(broker, partition, reads, ErrorCode.NONE)
+        finally:
+            pool.stop()
+        assert (told, partition.offline) == ([], None)
+        assert lines.getvalue().count("partition.read_failed") == 1
+        assert "Input/output error" in lines.getvalue()
 
 
 async def test_damage_that_a_coordinator_finds_is_logged_and_handed_over(tmp_path: Path) -> None:
@@ -273,7 +332,7 @@ async def test_an_index_that_a_group_page_had_to_rebuild_is_written_to_disk(tmp_
     lost.unlink()
     async with broker_with(tmp_path) as broker:
         pool = WorkerPool("test", 1, asyncio.get_running_loop())
-        times = RecordTimes(ColdReads(pool, broker.storage.damage), SystemClock())
+        times = RecordTimes(ColdReads(pool, broker.storage.read_failed), SystemClock())
         try:
             assert await times.find([WantedTime(found(broker, "t"), Offset(3))]) == [77]
         finally:

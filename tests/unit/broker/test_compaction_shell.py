@@ -161,24 +161,6 @@ async def test_the_dirtiest_log_is_cleaned_first_and_what_is_clean_is_remembered
         assert values(found(broker, "large")) == before[large]
 
 
-async def test_a_damaged_log_is_left_alone_and_others_are_cleaned(tmp_path: Path) -> None:
-    async with broker_with(tmp_path) as broker:
-        bad, good = await make(broker, "bad"), await make(broker, "good")
-        await fill(broker, bad, 4)
-        await fill(broker, good, 3)
-        path = tmp_path / "data" / "logs" / "bad-0" / "00000000000000000000.log"
-        content = bytearray(path.read_bytes())
-        content[5_000] ^= 1
-        path.write_bytes(content)
-        names = [await broker.compaction.clean_dirtiest() for _ in range(3)]
-        assert set(names) == {bad.name, good.name, None}
-        assert "checksum" in broker.compaction.uncleanable[bad]
-        assert list(broker.compaction.uncleanable) == [bad]
-        assert path.read_bytes() == content
-        assert not [name for name in path.parent.iterdir() if name.name.endswith(".cleaned")]
-        assert good.log.size_bytes < 2 * MIB
-
-
 async def failing(broker: RunningBroker, failure: Exception) -> InlineCleaner:
     """A cleaner that fails at the topic named bad."""
     cleaner = InlineCleaner(broker)

@@ -3,13 +3,20 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Any, cast
 
+import pytest
+
+from penstock.broker.cold_reads import ColdReads
 from penstock.broker.damaged_replicas import DamagedReplicas
 from penstock.broker.storage import Storage
 from penstock.controller.topics import Assignment, NewTopic, TopicDefaults, TopicRequest, create_topic
 from penstock.errors import CorruptData, StorageFailed, StorageFull
+from penstock.host.disk import TooManyOpenFiles
 from penstock.host.tasks import Tasks
+from penstock.limits import READ_FAILURES_MAX
 from penstock.log.data_directory import DataDirectory
+from penstock.log.reading import ColdResult
 from penstock.metadata.image import ClusterImage, PartitionState
 from penstock.observability.logs import Silence
 from penstock.replication.fetch_plan import Replica
@@ -50,7 +57,9 @@ class Damaged:
         self.disk: Mount = new_disk()
         self.directory: DataDirectory = directory_on(self.disk)
         self.log = Events()
-        workers = SimWorker(loop, lambda: 0.01), SimWorker(loop, lambda: 0.01)
+        self.job_seconds = 0.01
+        """Of the thread that writes small files and moves folders."""
+        workers = SimWorker(loop, lambda: 0.01), SimWorker(loop, lambda: self.job_seconds)
         self.storage = Storage(
             self.directory,
             lambda: CONFIG,
@@ -64,8 +73,14 @@ class Damaged:
         self.storage.open(one.cluster.image)
         one.cluster.subscribe(self.storage.follow)
         self.looked_at: list[Replica] = []
+        self.is_replaced = False
+        """Another process was admitted under the same id."""
         self.damaged = DamagedReplicas(
-            one.cluster, self.storage, lambda: one.membership.epoch, self.looked_at.append, self.log
+            one.cluster,
+            self.storage,
+            lambda: one.membership.epoch - self.is_replaced,
+            self.looked_at.append,
+            self.log,
         )
         self.failures: list[BaseException] = []
         self.tasks = Tasks(lambda name, failure: self.failures.append(failure))
@@ -226,6 +241,131 @@ def test_a_copy_that_cannot_be_set_aside_yet_is_tried_again() -> None:
         await asyncio.sleep(60)
         assert broker.log.said.count("partition.not_mended") == 6
         broker.require_copied_anew()
+
+    play(scene)
+
+
+def test_a_process_that_was_replaced_withdraws_nothing_of_its_successor() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        broker.is_replaced = True
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(5)
+        assert (broker.state.leader, broker.state.isr) == (1, (1, 2, 3))
+        assert broker.partition.is_damaged
+        assert not broker.disk.exists("data/strays")
+
+    play(scene)
+
+
+def test_a_copy_is_set_aside_after_its_damage_was_noted_however_slow_the_disk_is() -> None:
+    """A process that is killed in between goes on where it was: the note is in the folder."""
+
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        steps: list[str] = []
+        note, set_aside = broker.directory.note_damage, broker.directory.set_aside_damaged
+
+        def noting(partition: TopicPartition, reason: str) -> None:
+            note(partition, reason)
+            steps.append("noted")
+
+        def setting_aside(partition: TopicPartition) -> str:
+            steps.append("set aside")
+            return set_aside(partition)
+
+        broker.directory.note_damage = noting  # type: ignore[method-assign]
+        broker.directory.set_aside_damaged = setting_aside  # type: ignore[method-assign]
+        broker.job_seconds = 20
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(5)
+        assert (broker.state.leader, steps) == (2, []), "clients do not wait for the disk"
+        await asyncio.sleep(90)
+        assert steps == ["noted", "set aside"]
+        broker.require_copied_anew()
+
+    play(scene)
+
+
+class Unreadable:
+    """A read of a segment that the device fails."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.segments = (partition.log.view(partition.log.active),)
+
+    def run(self) -> ColdResult:
+        raise StorageFailed("cannot read 00000000000000000000.log: Input/output error")
+
+
+class Inline:
+    async def run(self, job: Callable[[], Any]) -> Any:
+        return job()
+
+
+async def fail_to_read(broker: Damaged, times: int, pause_seconds: float) -> None:
+    reads = ColdReads(cast(Any, Inline()), broker.storage.read_failed)
+    for _ in range(times):
+        with pytest.raises(StorageFailed):
+            await reads.run(broker.partition, Unreadable(broker.partition))
+        await asyncio.sleep(pause_seconds)
+
+
+@pytest.mark.parametrize("pause_seconds", [0.6, 1, 29])
+def test_a_leader_that_cannot_read_a_segment_again_and_again_hands_over(pause_seconds: float) -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        await fail_to_read(broker, READ_FAILURES_MAX - 1, pause_seconds)
+        assert (broker.partition.offline, broker.log.said) == (None, ["partition.read_failed"])
+        await fail_to_read(broker, 1, 1)
+        assert (broker.state.leader, broker.state.isr) == (2, (2, 3))
+        broker.require_copied_anew()
+        assert not broker.disk.exists("data/strays/orders-0.damaged/damaged"), "an I/O error may pass"
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("times", "pause_seconds"), [(20, 0.01), (10, 31)])
+def test_reads_that_fail_together_or_now_and_then_are_no_reason_to_hand_over(
+    times: int, pause_seconds: float
+) -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        await fail_to_read(broker, times, pause_seconds)
+        assert (broker.state.leader, broker.partition.offline) == (1, None)
+
+    play(scene)
+
+
+def test_the_last_copy_stays_in_use_where_it_can_be_read() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        for node in others:
+            await node.die()
+        await asyncio.sleep(15)
+        assert broker.state.isr == (1,)
+        await fail_to_read(broker, 20, 1)
+        assert (broker.state.leader, broker.partition.offline) == (1, None)
+        assert broker.log.said == ["partition.read_failed"], "once"
+        back = Node(store, 3)
+        await back.join()
+        try:
+            await asyncio.sleep(5)
+            await fail_to_read(broker, 1, 1)
+            assert (broker.state.leader, broker.state.isr) == (3, (3,))
+            broker.require_copied_anew()
+        finally:
+            await back.die()
+
+    play(scene)
+
+
+def test_a_device_that_is_full_or_has_no_descriptor_is_no_reason_to_hand_over() -> None:
+    class Short(Unreadable):
+        def run(self) -> ColdResult:
+            raise TooManyOpenFiles("cannot open 00000000000000000000.log: Too many open files")
+
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        reads = ColdReads(cast(Any, Inline()), broker.storage.read_failed)
+        for _ in range(10):
+            with pytest.raises(TooManyOpenFiles):
+                await reads.run(broker.partition, Short(broker.partition))
+            await asyncio.sleep(1)
+        assert (broker.state.leader, broker.partition.offline, broker.log.said) == (1, None, [])
 
     play(scene)
 

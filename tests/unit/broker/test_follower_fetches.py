@@ -274,6 +274,35 @@ def test_a_follower_that_waits_is_woken_by_an_append() -> None:
     asyncio.run(scene())
 
 
+def test_a_follower_that_waits_is_woken_by_a_deletion() -> None:
+    """Whoever deleted records waits until the follower has stored the new start."""
+
+    async def scene() -> None:
+        leader = leader_on(new_log())
+        produce(leader)
+        sync(leader)
+        fetched = Fetched(FOLLOWER, EPOCH, Offset(1), EPOCH)
+        leader.follower_fetched(FetchPartition(0, 1, 1, 1, 0, MIB), fetched, 1.0)
+        assert leader.high_watermark == 1
+        state = ReplicaState(FOLLOWER, EPOCH)
+        request = FetchRequest(replica_state=state, max_wait_ms=60_000, min_bytes=1, max_bytes=MIB)
+        fetching = Fetching([Wanted(KEY, FetchPartition(0, 1, 1, 1, 0, MIB))], None, is_incremental=False)
+        handler = cast(Any, Handler(reads_of(leader)))
+        later = cast(
+            Any, FetchInProgress(handler, Asked.by(request, CONTEXT.version), fetching, CONTEXT).begin()
+        )
+        answers: list[FetchResponse] = []
+        later.then(answers.append)
+        await asyncio.sleep(0)
+        assert not answers
+        leader.delete_before(Offset(1))
+        await asyncio.sleep(0)
+        (response,) = answers
+        assert response.responses[0].partitions[0].log_start_offset == 1
+
+    asyncio.run(scene())
+
+
 def test_a_follower_that_waits_is_told_when_the_leadership_is_over() -> None:
     async def scene() -> None:
         leader = leader_on(new_log())

@@ -8,9 +8,11 @@ from pathlib import Path
 from penstock.broker.broker import RunningBroker, World, running_broker
 from penstock.broker.log_starts import LogStarts, NewStart
 from penstock.config.sources import load
+from penstock.controller.topics import delete_topic
 from penstock.errors import StorageFailed, StorageFull
 from penstock.host.disk import File, Stored
 from penstock.host.os_disk import OsDisk
+from penstock.log.data_directory import RESERVE_FILE
 from penstock.log.partition_log import PartitionLog
 from penstock.log.recovery import open_log
 from penstock.observability.logs import Silence
@@ -186,3 +188,42 @@ async def test_a_deletion_of_what_retention_removed_is_stored(tmp_path: Path) ->
         log = partition.log
         assert partition.is_deleted(Offset(6))
         assert open_log(OsDisk(), log.folder, log.settings).log.log_start_offset == 6
+
+
+class FullOnce(OsDisk):
+    """Has no room for the first start of a log, and takes its time to say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = False
+        self.holds = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def store(self, writes: Sequence[Stored]) -> None:
+        if self.is_full and any(write.path.endswith("log-start-checkpoint") for write in writes):
+            self.is_full = False
+            self.holds.set()
+            assert self.may_go_on.wait(20)
+            raise StorageFull("no room")
+        super().store(writes)
+
+
+async def test_a_start_that_needs_the_reserve_is_not_stored_after_its_folder_was_moved(
+    tmp_path: Path,
+) -> None:
+    disk = FullOnce()
+    config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
+    async with running_broker(config, World(disk=disk)) as broker:
+        partition, storage = await written(broker), broker.storage
+        reserve = tmp_path / "data" / RESERVE_FILE
+        reserve.touch()
+        disk.is_full = True
+        partition.log.advance_start(Offset(4))
+        storage.starts.request(partition.log)
+        await until(disk.holds.is_set, seconds_max=10)
+        deletion = asyncio.ensure_future(broker.cluster.change(lambda image: delete_topic(image, name="t")))
+        await until(lambda: partition.log.is_closed, seconds_max=10)
+        disk.may_go_on.set()
+        await deletion
+        await until(lambda: not partition.log.is_storing_start, seconds_max=10)
+        assert (storage.partitions.failure, reserve.exists()) == (None, False)

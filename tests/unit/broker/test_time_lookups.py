@@ -13,16 +13,19 @@ from penstock.broker.apis.list_offsets import ListOffsets
 from penstock.broker.cold_reads import ColdReads
 from penstock.broker.context import RequestContext
 from penstock.broker.router import Later
-from penstock.broker.time_lookups import TimeLookups
+from penstock.broker.time_lookups import Lookup, TimeLookups
 from penstock.errors import ErrorCode
 from penstock.host.clock import AdjustableClock
 from penstock.host.tasks import Tasks
-from penstock.log.time_lookup import LookupLimits
+from penstock.log.time_lookup import LookupLimits, TimeLookup
 from penstock.protocol.messages.list_offsets import (
     ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
     ListOffsetsRequest,
+    ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from penstock.replication.partition import Partition
 from penstock.security.access import ANONYMOUS, AllowEverything
 from tests.unit.broker.config_support import NOW_MS, append, running
 from tests.unit.broker.waiting import until
@@ -42,7 +45,11 @@ class Watch(AdjustableClock):
 class Wiring:
     """A partition of many records, and a lookup thread that stops whenever it gives way."""
 
-    def __init__(self, handler: ListOffsets, watch: Watch) -> None:
+    def __init__(
+        self, handler: ListOffsets, lookups: TimeLookups, partition: Partition, watch: Watch
+    ) -> None:
+        self.lookups = lookups
+        self.partition = partition
         self.watch = watch
         self.turns = 0
         self.may_go_on = threading.Semaphore(0)
@@ -77,7 +84,7 @@ async def wired(folder: Path) -> AsyncIterator[Wiring]:
         reads = ColdReads(inside.pool, lambda partition, damage: None)
         limits = LookupLimits(records_per_turn=10)
         lookups = TimeLookups(reads, tasks, watch, limits, lambda: wiring.give_way())
-        wiring = Wiring(ListOffsets(inside.partitions, lookups), watch)
+        wiring = Wiring(ListOffsets(inside.partitions, lookups), lookups, partition, watch)
         try:
             yield wiring
         finally:
@@ -133,3 +140,27 @@ async def test_a_broker_that_stops_waits_for_no_lookup(tmp_path: Path) -> None:
         assert (await finished).topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         it.may_go_on.release()
     assert it.turns == 1, "its thread went on"
+
+
+async def test_once_the_time_is_up_no_further_lookup_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[Partition] = []
+    prepare = Partition.time_lookup
+
+    def recorded(partition: Partition) -> TimeLookup:
+        prepared.append(partition)
+        return prepare(partition)
+
+    monkeypatch.setattr(Partition, "time_lookup", recorded)
+    async with wired(tmp_path) as it:
+        entries = [ListOffsetsPartitionResponse(index) for index in range(100)]
+        wanted = [Lookup(entry, it.partition, NOW_MS) for entry in entries]
+        finished: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        it.lookups.begin(wanted, ListOffsetsResponse(), timeout_ms=2_000).then(finished.set_result)
+        await it.gives_way(1)
+        it.watch.now += 2
+        it.may_go_on.release()
+        await finished
+        assert {entry.error_code for entry in entries} == {ErrorCode.REQUEST_TIMED_OUT}
+        assert len(prepared) == 1

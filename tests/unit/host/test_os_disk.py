@@ -3,7 +3,7 @@
 import errno
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from penstock.errors import StorageFailed, StorageFull
 from penstock.host import os_disk
 from penstock.host.disk import File, Stored, TooManyOpenFiles
 from penstock.host.os_disk import OsDisk
-from penstock.limits import OPEN_FILES_MAX
+from penstock.limits import OPEN_FILES_MAX, SYNC_FILES_BEFORE_SYNCFS
 
 
 @pytest.fixture
@@ -228,3 +228,45 @@ def test_half_of_the_descriptors_are_for_log_files(monkeypatch: pytest.MonkeyPat
     assert OsDisk().open_files_max == 512
     monkeypatch.setattr("resource.getrlimit", lambda kind: (-1, -1))
     assert OsDisk().open_files_max == OPEN_FILES_MAX
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ESTALE])
+def test_what_cannot_be_looked_at_is_not_said_to_be_missing(
+    folder: str, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", failing(code))
+        with pytest.raises(StorageFailed) as failed:
+            OsDisk().exists(folder)
+    assert str(failed.value) == f"cannot look at {folder}: {os.strerror(code)}"
+
+
+def test_what_is_missing_is_not_there(folder: str) -> None:
+    disk = OsDisk()
+    disk.store([Stored(f"{folder}/a", b"")])
+    os.symlink("nowhere", f"{folder}/link")
+    found = [disk.exists(f"{folder}/{name}") for name in ("", "a", "link", "b", "b/c", "a/c")]
+    assert found == [True, True, True, False, False, False]
+
+
+@pytest.mark.parametrize("has_syncfs", [False, True])
+def test_a_folder_that_cannot_be_looked_at_does_not_count_as_synced(
+    folder: str, monkeypatch: pytest.MonkeyPatch, has_syncfs: bool
+) -> None:
+    calls: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os_disk, "_syncfs", lambda: recorded_syncfs(calls) if has_syncfs else None)
+        patch.setattr(os.path, "isdir", lambda path: False)  # what it says of whatever it cannot look at
+        for name in ("open", "lstat"):
+            patch.setattr(os, name, failing(errno.EIO))
+        with pytest.raises(StorageFailed):
+            OsDisk().sync((), [folder] * (SYNC_FILES_BEFORE_SYNCFS + 1))
+    assert calls == []
+
+
+def recorded_syncfs(calls: list[int]) -> Callable[[int], int]:
+    def syncfs(descriptor: int) -> int:
+        calls.append(descriptor)
+        return 0
+
+    return syncfs

@@ -257,9 +257,10 @@ class Refusing(Mount):
     """A disk with one file that cannot be opened."""
 
     reason = ""
+    path = LOG_FILE
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
-        if self.reason and path == LOG_FILE:
+        if self.reason and path == self.path:
             raise StorageFailed(f"cannot open {path}: {self.reason}")
         return super().open(path, create=create)
 
@@ -279,6 +280,33 @@ def test_an_io_error_at_the_start_demotes_no_copy(reason: str) -> None:
     disk.reason = ""
     made, ((partition, _),) = opened_in_a_cluster(disk)
     assert (made.lost, partition.offline, partition.log.log_end_offset) == ({}, None, 1)
+
+
+@pytest.mark.parametrize("unseen", ["data/logs/orders-0", METADATA, "data/logs/orders-0/damaged"])
+def test_a_name_that_cannot_be_looked_at_at_the_start_demotes_no_copy(unseen: str) -> None:
+    disk = written_by_the_first_topic()
+    disk.store([directory_on(disk).inventory_file(LOST)])
+    disk.disk.unseen_paths.add(unseen)
+    made = partitions_in(directory_on(disk))
+    made.others_may_have_it = True
+    look = made.strays if unseen == METADATA else lambda image: list(made.open_all(image))
+    with pytest.raises(StorageFailed, match=f"cannot look at {unseen}"):
+        look(FIRST)
+    assert made.lost == {}
+    disk.disk.unseen_paths.clear()
+    assert not disk.exists("data/strays")
+    made, ((partition, _),) = opened_in_a_cluster(disk)
+    assert (made.lost, partition.offline, partition.log.log_end_offset) == ({}, None, 1)
+
+
+def test_a_folder_that_cannot_be_looked_at_is_neither_noted_nor_moved_in_silence() -> None:
+    disk = written_by_the_first_topic()
+    directory = directory_on(disk)
+    disk.disk.unseen_paths.add("data/logs/orders-0")
+    with pytest.raises(StorageFailed):
+        directory.note_damage(ORDERS, "bit rot")
+    with pytest.raises(StorageFailed):
+        directory.set_aside_damaged(ORDERS)
 
 
 def test_a_failed_sync_at_the_start_demotes_no_copy() -> None:
@@ -304,6 +332,18 @@ def test_a_lone_broker_serves_the_others_when_one_partition_cannot_be_opened() -
     write_and_sync(made.find("other", 0))
     disk.reason = ""
     assert opened(disk, both)[1][0].log.log_end_offset == 1
+
+
+def test_a_lone_broker_serves_the_others_when_one_note_of_damage_cannot_be_read() -> None:
+    disk = Refusing(written_by_the_first_topic().disk)
+    damaged_by_reading(disk)
+    both = image({"orders": FIRST_ID, "other": SECOND_ID})
+    disk.path, disk.reason = "data/logs/orders-0/damaged", "Input/output error"
+    made, (unreadable,) = opened(disk, both)
+    assert unreadable.offline is not None
+    assert "start the broker again" in unreadable.offline.detail
+    write_and_sync(made.find("other", 0))
+    assert disk.exists("data/logs/orders-0")
 
 
 def damaged_by_reading(disk: Mount) -> None:

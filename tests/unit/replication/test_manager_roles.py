@@ -254,6 +254,41 @@ def test_a_role_waits_for_a_cut_that_is_under_way() -> None:
     assert leader.leading.epoch_start == 1
 
 
+def test_a_truncation_that_ends_on_a_damaged_copy_changes_nothing() -> None:
+    followed = Followed(state(ME))
+    write(followed.partition)
+    write(followed.partition)
+    followed.see(image(state(OTHER, epoch=2)))
+    follower = followed.partition
+    cut = Truncation(follower.log, Offset(1))
+    followed.see(image(state(THIRD, epoch=3)))
+    assert followed.partitions.damage(follower, "bit rot") is follower
+    assert not followed.partitions._waiting, "no leader epoch waits for a copy that is out of use"
+    woken: list[int] = []
+    follower.fetch_waits[woken.append] = 0
+    cut.run()
+    cut.end()
+    followed.partitions.cut_ended(follower)
+    assert (followed.partition is follower, follower.is_damaged, woken) == (True, True, [])
+
+
+def test_an_empty_copy_does_not_lead() -> None:
+    """Leadership may come to it while its folder is moved: others may be gone."""
+    followed = Followed(state(ME))
+    write(followed.partition)
+    followed.see(image(state(OTHER, epoch=2, isr=(OTHER,))))
+    followed.partitions.damage(followed.partition, "bit rot")
+    empty = followed.partitions.let_go(followed.partition)
+    followed.see(image(state(ME, epoch=3, isr=(ME,)), overrides=MINIMUM_OF_ONE))
+    assert not followed.partitions.renew(empty)
+    assert followed.partition.is_damaged
+    with pytest.raises(ApiError, match="bit rot"):
+        write(followed.partition)
+    followed.see(image(state(OTHER, epoch=4, isr=(OTHER,)), overrides=MINIMUM_OF_ONE))
+    assert followed.partitions.renew(empty)
+    assert (followed.partition.offline, followed.partition.following is None) == (None, False)
+
+
 def test_a_setting_changed_during_a_truncation_holds_for_the_new_leader() -> None:
     followed = Followed(state(OTHER, isr=(ME, OTHER, THIRD)))
     follower = followed.partition

@@ -10,6 +10,9 @@ Behaviour
     have them. An eligible leader that is not alive counts with what it reported last: while it has not
     stored the new start, every DeleteRecords ends so, until it is back or as many as min.insync.replicas are
     in sync again.
+    A leader that loses its leadership while it stores the new start keeps that start as a follower, so that
+    it may start later than its successor until the deletion is asked for again: clients are told
+    NOT_LEADER_OR_FOLLOWER or REQUEST_TIMED_OUT, and ask again.
     An unclean election may bring deleted records back, as it may lose others.
     Offset -1 stands for the high watermark. An offset below the start changes nothing and is fine.
     Topics that are only compacted are refused with POLICY_VIOLATION, internal ones with

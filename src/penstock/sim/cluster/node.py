@@ -39,8 +39,10 @@ RETENTION_CHECK_MS: Final = 500
 CLEANER_PAUSE_MS: Final = 300
 BUGS: Final = frozenset({"task.failed", "callback.failed", "replica.damaged_answer"})
 """What a broker says when something went wrong that never may."""
-DAMAGE: Final = frozenset({"partition.damaged", "compaction.failed"})
+DAMAGED: Final = "partition.damaged"
 """What a broker may say only of a partition of which a bit was flipped, or after a sync has failed."""
+NOT_CLEANED: Final = "compaction.failed"
+"""What it may say only after a sync has failed: a flipped bit that the cleaner finds is damage."""
 
 
 class NoLock:
@@ -127,7 +129,9 @@ class NodeLog:
             self._node.cluster.violate(f"{self._node}: {event} {fields}")
 
     def _is_bug(self, event: str, fields: dict[str, object]) -> bool:
-        if event in DAMAGE:
+        if event == NOT_CLEANED:
+            return not self._mount.has_failed_sync
+        if event == DAMAGED:
             is_damaged = self._node.cluster.rot.is_damaged(self._node.id, str(fields["partition"]))
             # After a failed sync a partition may be given up, but its files are no reason to set them aside.
             has_failed = self._mount.has_failed_sync and "moved_to" not in fields

@@ -8,7 +8,7 @@ import pytest
 from penstock.broker.apis.list_offsets import ListOffsets
 from penstock.broker.cold_reads import ColdReads
 from penstock.broker.time_lookups import TimeLookups
-from penstock.errors import ErrorCode
+from penstock.errors import CorruptData, ErrorCode
 from penstock.host.clock import SystemClock
 from penstock.host.tasks import Tasks
 from penstock.protocol.messages.list_offsets import (
@@ -38,10 +38,11 @@ async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
 async def listed(
     inside: Inside, request: ListOffsetsRequest, version: int = 11, authorizer: Authorizer | None = None
 ) -> list[Answer]:
-    def damaged(partition: Partition, damage: Exception) -> None:
-        partition.go_offline(f"reported: {damage}")
+    def failed(partition: Partition, problem: Exception) -> None:
+        if isinstance(problem, CorruptData):
+            partition.go_offline(f"reported: {problem}")
 
-    lookups = TimeLookups(ColdReads(inside.pool, damaged), Tasks(_fail), SystemClock())
+    lookups = TimeLookups(ColdReads(inside.pool, failed), Tasks(_fail), SystemClock())
     handler = ListOffsets(inside.partitions, lookups)
     authorizer = authorizer or AllowEverything()
     reply = await inside.ask(LIST_OFFSETS, handler, request, version=version, authorizer=authorizer)

@@ -1,0 +1,66 @@
+"""Reads that the device failed, and when the broker gives up a copy because of them.
+
+An I/O error may pass: a volume was away for seconds, a controller was reset. A sector that cannot be read
+does not pass, and nobody who reads from this copy gets past it: no consumer, no follower, no coordinator.
+
+Rule 1: the first failure of a partition is logged, those that follow it closely are not.
+Rule 2: failures that come again and again are reported as damage where another replica could lead: that
+        one leads from then on, and the copy is fetched anew. Nothing is noted on disk.
+Rule 3: where no other replica could lead, the partition stays online: what can be read is served, and the
+        rest as soon as the device reads it again.
+Rule 4: reads that fail together are one failure. A volume that goes away fails all that wait for it.
+"""
+
+from collections.abc import Callable
+
+from penstock.errors import StorageFailed
+from penstock.limits import READ_FAILURES_APART_MS, READ_FAILURES_MAX, READ_FAILURES_MS
+from penstock.log.partition_log import PartitionLog
+from penstock.observability.logs import Log
+from penstock.replication.partition import Partition
+
+
+class ReadFailures:
+    def __init__(
+        self,
+        on_damage: Callable[[Partition, Exception], None],
+        others_could_lead: Callable[[Partition], bool],
+        monotonic: Callable[[], float],
+        log: Log,
+        *,
+        failures_max: int = READ_FAILURES_MAX,
+        within_ms: int = READ_FAILURES_MS,
+        apart_ms: int = READ_FAILURES_APART_MS,
+    ) -> None:
+        """`failures_max` failures `within_ms`, each `apart_ms` from the one before, are damage."""
+        self._on_damage = on_damage
+        self._others_could_lead = others_could_lead
+        self._monotonic = monotonic
+        self._log = log
+        self._failures_max = failures_max
+        self._within_seconds = within_ms / 1000
+        self._apart_seconds = apart_ms / 1000
+        self._failed_at: dict[PartitionLog, list[float]] = {}
+        """When the last reads failed, of each log. The log whose read failed last is the last one here."""
+
+    def report(self, partition: Partition, failure: StorageFailed) -> None:
+        """Take note of a read of current segments that failed."""
+        now = self._monotonic()
+        self._forget_until(now - self._within_seconds)
+        before = self._failed_at.pop(partition.log, [])
+        if not before:
+            self._log.warning("partition.read_failed", partition=partition.name, reason=str(failure))
+        is_new = not before or now - before[-1] >= self._apart_seconds
+        failed_at = [*before, now][-self._failures_max :] if is_new else before
+        is_repeated = len(failed_at) == self._failures_max and now - failed_at[0] <= self._within_seconds
+        if is_repeated and self._others_could_lead(partition):
+            self._on_damage(partition, failure)
+        else:
+            self._failed_at[partition.log] = failed_at
+
+    def _forget_until(self, time: float) -> None:
+        while self._failed_at:
+            log = next(iter(self._failed_at))
+            if self._failed_at[log][-1] > time:
+                return
+            del self._failed_at[log]
