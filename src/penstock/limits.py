@@ -346,6 +346,10 @@ REPLICA_THROTTLE_PAUSE_MS_MAX = 1 * SECOND_MS
 # A follower that has not had everything for so long is out of sync; how often that is looked at.
 REPLICA_LAG_MS_MAX = 30 * SECOND_MS
 REPLICA_LAG_CHECK_MS = 500
+# A damaged copy is copied anew at once the first time. Each further time one process waits before it copies
+# the same partition anew: so long, and twice as long each time, up to the second.
+RENEWAL_PAUSE_MS = 1 * MINUTE_MS
+RENEWAL_PAUSE_MS_MAX = 1 * HOUR_MS
 # What a leader would say only for certain: how many such claims it remembers and for how long, and of how
 # many partitions the metadata store is asked at a time.
 DOUBTS_MAX = 1_000
@@ -386,6 +390,9 @@ RETENTION_CHECK_MS = 5 * MINUTE_MS
 FILE_DELETE_DELAY_MS = 1 * MINUTE_MS
 # Set aside on disk: deleting topics and records, and starting, must work when nothing else is left.
 DISK_RESERVE_BYTES = 1 * MIB
+# The reserve is only set aside while more than this is free. A damaged copy of a partition is only kept for
+# people if as much stays free beside the copy that takes its place.
+DISK_RESERVE_FREE_BYTES = 4 * DISK_RESERVE_BYTES
 # While the disk is full, that is said this often.
 DISK_FULL_SAID_MS = 30 * SECOND_MS
 DISK_RESERVE_CHECK_MS = 2 * SECOND_MS
