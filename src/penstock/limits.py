@@ -379,6 +379,8 @@ SEGMENT_BYTES_MIN = 1 * MIB
 # Offsets within a segment are kept relative to its first, in four bytes.
 SEGMENT_OFFSETS_MAX = INT_MAX
 INDEX_INTERVAL_BYTES = 4 * KIB
+# Whatever a topic's settings say: a read walks from header to header at most so far, on the event loop too.
+INDEX_INTERVAL_BYTES_MAX = 64 * KIB
 INDEX_BYTES_MAX = 10 * MIB
 # Bytes read at once when a log is opened after a crash.
 RECOVERY_READ_BYTES = 1 * MIB
@@ -517,7 +519,7 @@ assert PARTITIONS_PER_TOPIC_MAX < FETCH_REPEATS_PER_CONNECTION_MAX < FETCH_REPEA
 # Otherwise the index of a single segment could not be kept while it is read.
 assert 2 * INDEX_BYTES_MAX <= INDEX_BYTES_KEPT_MAX
 # Otherwise a segment could be read only by scanning it from its start.
-assert INDEX_INTERVAL_BYTES < SEGMENT_BYTES_MIN
+assert INDEX_INTERVAL_BYTES <= INDEX_INTERVAL_BYTES_MAX < SEGMENT_BYTES_MIN
 # What is read of one group for its age need not be read again for the next question.
 assert METRICS_GROUP_PARTITIONS_MAX <= RECORD_TIMES_KEPT_MAX
 assert HTTP_GROUPS_LISTED_DEFAULT <= HTTP_GROUPS_LISTED_MAX
