@@ -346,6 +346,10 @@ REPLICA_THROTTLE_PAUSE_MS_MAX = 1 * SECOND_MS
 # A follower that has not had everything for so long is out of sync; how often that is looked at.
 REPLICA_LAG_MS_MAX = 30 * SECOND_MS
 REPLICA_LAG_CHECK_MS = 500
+# A damaged copy is copied anew at once the first time. Each further time one process waits before it copies
+# the same partition anew: so long, and twice as long each time, up to the second.
+RENEWAL_PAUSE_MS = 1 * MINUTE_MS
+RENEWAL_PAUSE_MS_MAX = 1 * HOUR_MS
 # What a leader would say only for certain: how many such claims it remembers and for how long, and of how
 # many partitions the metadata store is asked at a time.
 DOUBTS_MAX = 1_000
@@ -375,6 +379,8 @@ SEGMENT_BYTES_MIN = 1 * MIB
 # Offsets within a segment are kept relative to its first, in four bytes.
 SEGMENT_OFFSETS_MAX = INT_MAX
 INDEX_INTERVAL_BYTES = 4 * KIB
+# Whatever a topic's settings say: a read walks from header to header at most so far, on the event loop too.
+INDEX_INTERVAL_BYTES_MAX = 64 * KIB
 INDEX_BYTES_MAX = 10 * MIB
 # Bytes read at once when a log is opened after a crash.
 RECOVERY_READ_BYTES = 1 * MIB
@@ -386,6 +392,9 @@ RETENTION_CHECK_MS = 5 * MINUTE_MS
 FILE_DELETE_DELAY_MS = 1 * MINUTE_MS
 # Set aside on disk: deleting topics and records, and starting, must work when nothing else is left.
 DISK_RESERVE_BYTES = 1 * MIB
+# The reserve is only set aside while more than this is free. A damaged copy of a partition is only kept for
+# people if as much stays free beside the copy that takes its place.
+DISK_RESERVE_FREE_BYTES = 4 * DISK_RESERVE_BYTES
 # While the disk is full, that is said this often.
 DISK_FULL_SAID_MS = 30 * SECOND_MS
 DISK_RESERVE_CHECK_MS = 2 * SECOND_MS
@@ -520,7 +529,7 @@ assert PARTITIONS_PER_TOPIC_MAX < FETCH_REPEATS_PER_CONNECTION_MAX < FETCH_REPEA
 # Otherwise the index of a single segment could not be kept while it is read.
 assert 2 * INDEX_BYTES_MAX <= INDEX_BYTES_KEPT_MAX
 # Otherwise a segment could be read only by scanning it from its start.
-assert INDEX_INTERVAL_BYTES < SEGMENT_BYTES_MIN
+assert INDEX_INTERVAL_BYTES <= INDEX_INTERVAL_BYTES_MAX < SEGMENT_BYTES_MIN
 # What is read of one group for its age need not be read again for the next question.
 assert METRICS_GROUP_PARTITIONS_MAX <= RECORD_TIMES_KEPT_MAX
 assert HTTP_GROUPS_LISTED_DEFAULT <= HTTP_GROUPS_LISTED_MAX

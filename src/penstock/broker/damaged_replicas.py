@@ -20,6 +20,8 @@ Rule 4: the broker withdraws without waiting for the disk, which may be slow bec
         waiting, and a process that is killed while it waits forgets as much.
 Rule 5: what fails, at the metadata store or on the disk, is tried again, with pauses that grow, until it is
         done.
+Rule 5: a disk that damages the same copy again and again does not make the broker copy it again and again:
+        each further renewal of a replica by one process waits longer. The replica is out of sync meanwhile.
 """
 
 import asyncio
@@ -32,7 +34,12 @@ from penstock.controller.decision import NOTHING_TO_DO, Decision
 from penstock.controller.elections import is_withdrawn, withdraw
 from penstock.errors import ApiError, StorageFailed, StorageFull
 from penstock.host.pauses import Pauses
-from penstock.limits import METADATA_AWAY_PAUSE_MS, METADATA_AWAY_PAUSE_MS_MAX
+from penstock.limits import (
+    METADATA_AWAY_PAUSE_MS,
+    METADATA_AWAY_PAUSE_MS_MAX,
+    RENEWAL_PAUSE_MS,
+    RENEWAL_PAUSE_MS_MAX,
+)
 from penstock.metadata.image import ClusterImage, PartitionState, Topic
 from penstock.observability.logs import Log
 from penstock.replication.fetch_plan import Replica
@@ -43,6 +50,17 @@ LAST_COPY_HELP: Final = (
     "no other replica that is there has all of it, so the partition is offline and its files are kept: see "
     "'A damaged partition' in docs/operations.md"
 )
+RENEWAL_HELP: Final = "the disk of this broker damaged the copy again: look at it, or replace it"
+
+
+class _Renewals:
+    """Those of one replica."""
+
+    def __init__(self, pauses: Pauses) -> None:
+        self.count = 0
+        self.pauses = pauses
+        self.is_waiting = False
+        self.is_due = False
 
 
 class DamagedReplicas:
@@ -53,9 +71,12 @@ class DamagedReplicas:
         own_epoch: Callable[[], int],
         look_at_fetching: Callable[[Replica], None],
         log: Log,
+        *,
+        renewal_pause_ms: int = RENEWAL_PAUSE_MS,
+        renewal_pause_ms_max: int = RENEWAL_PAUSE_MS_MAX,
     ) -> None:
         """`own_epoch`: this process's broker epoch. `look_at_fetching`: told of a replica that is to be
-        fetched no more, or again."""
+        fetched no more, or again. The pauses are those before a replica is renewed once more."""
         self._cluster = cluster
         self._storage = storage
         self._own_epoch = own_epoch
@@ -66,6 +87,8 @@ class DamagedReplicas:
         """The damaged copies, and the last leader epoch under which something was fetched for each."""
         self._last_copies: set[Replica] = set()
         """Those of which it was said that nobody else has them."""
+        self._renewals: dict[Replica, _Renewals] = {}
+        self._new_pauses: Callable[[], Pauses] = lambda: Pauses(renewal_pause_ms, renewal_pause_ms_max)
         self._news = asyncio.Event()
 
     def open(self) -> None:
@@ -86,6 +109,8 @@ class DamagedReplicas:
     async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
         if self._fetched_epochs:
             self._news.set()
+        for replica in [each for each in self._renewals if _found(after, each) is None]:
+            del self._renewals[replica]
 
     async def run(self) -> None:
         """The task."""
@@ -112,8 +137,9 @@ class DamagedReplicas:
             if self._decision(self._cluster.image, replica).everything:
                 await self._withdraw(replica)
             partition = self._damaged(replica)
-            if partition is not None and self._is_withdrawn(replica):
-                await self._storage.begin_anew(partition)
+            if partition is not None and self._is_withdrawn(replica) and self._is_due(replica, partition):
+                if await self._storage.begin_anew(partition):
+                    self._note_renewal(replica)
                 self._look_at_fetching(replica)
         except (ApiError, StorageFailed, StorageFull) as problem:
             return str(problem)
@@ -124,6 +150,33 @@ class DamagedReplicas:
         else:
             self._say_if_last(replica, partition)
         return None
+
+    def _is_due(self, replica: Replica, partition: Partition) -> bool:
+        """Whether it may be renewed now. The first time it may; later a pause begins."""
+        renewals = self._renewals.get(replica)
+        if renewals is None:
+            return True
+        if not renewals.is_waiting and not renewals.is_due:
+            seconds = renewals.pauses.next_seconds()
+            renewals.is_waiting = True
+            asyncio.get_running_loop().call_later(seconds, self._end_pause, renewals)
+            self._log.warning(
+                "partition.renewal_waits",
+                partition=partition.name,
+                seconds=seconds,
+                renewals=renewals.count,
+                help=RENEWAL_HELP,
+            )
+        return renewals.is_due
+
+    def _end_pause(self, renewals: _Renewals) -> None:
+        renewals.is_waiting, renewals.is_due = False, True
+        self._news.set()
+
+    def _note_renewal(self, replica: Replica) -> None:
+        renewals = self._renewals.setdefault(replica, _Renewals(self._new_pauses()))
+        renewals.count += 1
+        renewals.is_due = False
 
     def _damaged(self, replica: Replica) -> Partition | None:
         partition = self._storage.partitions.find_by_id(*replica)

@@ -24,15 +24,17 @@ from penstock.limits import (
     PRODUCERS_EVICTED_SAID_MS,
     STORAGE_TICK_MS,
 )
+from penstock.log.damaged_copies import RoomForCopies
 from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory
 from penstock.log.producers import PRODUCER_LIMITS, ProducerLimits
 from penstock.log.recovery import Recovered
 from penstock.log.truncation import BeginningAnew, Truncation
 from penstock.metadata.image import ClusterImage
+from penstock.metadata.keys import topic_id_text
 from penstock.observability.logs import Log
 from penstock.replication.manager import Lost, Partitions
 from penstock.replication.partition import Partition
-from penstock.types import Offset, TopicPartition
+from penstock.types import Offset, TopicId, TopicPartition
 
 Result = TypeVar("Result")
 
@@ -90,6 +92,8 @@ class Storage:
         self._full_said_at = -float("inf")
         self._evictions_said, self._evictions_said_at = 0, -float("inf")
         self._files_are_short = False
+        self._copied_bytes: dict[tuple[TopicId, int], int] = {}
+        """How large the copies that were begun anew become, as far as is known."""
         self.on_damage: Callable[[Partition], None] = _nobody_cares
         """Told of a partition that was just found damaged. In a cluster others may have it sound."""
 
@@ -387,15 +391,34 @@ class Storage:
             )
 
     async def begin_anew(self, partition: Partition) -> bool:
-        """Set a damaged copy aside, and follow the leader with an empty one. False: it is not wanted any
+        """Give a damaged copy up, and follow the leader with an empty one. False: it is not wanted any
         more. StorageFull, StorageFailed: it stays damaged, and this may be tried again."""
         empty = self.partitions.let_go(partition)
+        name, mark, room = empty.name, topic_id_text(empty.topic_id), self._room_for(empty)
         # One attempt: before another one it has to be asked again whose folder that is.
-        moved_to = await self._worker.run(lambda: self._directory.set_aside_damaged(empty.name))
+        given_up = await self._worker.run(lambda: self._directory.give_up_damaged(name, mark, room))
+        self._copied_bytes[empty.topic_id, name.partition] = max(given_up.size_bytes, room.copy_bytes_min)
         if not self.partitions.renew(empty):
             return False
-        self._log.info("partition.begins_anew", partition=empty.name, moved_to=moved_to)
+        files = (
+            {"files": "removed", "reason": "a copy does not fit beside them"}
+            if given_up.moved_to is None
+            else {"files": "kept", "moved_to": given_up.moved_to}
+        )
+        self._log.info("partition.begins_anew", partition=name, size_bytes=given_up.size_bytes, **files)
         return True
+
+    def _room_for(self, empty: Partition) -> RoomForCopies:
+        """What copies of partitions that were begun anew still have to bring, this one's and the others'."""
+        own = empty.topic_id, empty.name.partition
+        lacking: dict[tuple[TopicId, int], int] = {}
+        for key, size_bytes in self._copied_bytes.items():
+            found = self.partitions.find_by_id(*key)
+            if key == own or (found is not None and found.log.size_bytes < size_bytes):
+                lacking[key] = size_bytes - (0 if found is None else found.log.size_bytes)
+        self._copied_bytes = {key: self._copied_bytes[key] for key in lacking}
+        lacking.pop(own, None)
+        return RoomForCopies(self._copied_bytes.get(own, 0), claimed_bytes=sum(lacking.values()))
 
 
 def _nobody_cares(partition: Partition) -> None:

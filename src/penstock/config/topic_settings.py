@@ -102,7 +102,8 @@ _RETENTION_AND_SEGMENTS = (
         "index.interval.bytes",
         INT,
         INDEX_INTERVAL_BYTES,
-        "How many bytes of log lie between two entries of its index.",
+        "How many bytes of log lie between two entries of its index. A larger value than 65536 counts as"
+        " 65536, so that no read has to look far for its place.",
         minimum=0,
         synonyms=("log.index.interval.bytes",),
     ),

@@ -28,7 +28,8 @@ import msgspec
 from penstock.errors import CorruptData, StorageFull
 from penstock.host.disk import Disk, Stored
 from penstock.host.randomness import Randomness
-from penstock.limits import DISK_RESERVE_BYTES, FILE_NAME_BYTES_MAX
+from penstock.limits import DISK_RESERVE_BYTES, DISK_RESERVE_FREE_BYTES, FILE_NAME_BYTES_MAX
+from penstock.log.damaged_copies import GivenUp, RoomForCopies, fits_beside
 from penstock.types import NodeId, TopicPartition
 
 FORMAT_VERSION: Final = 1
@@ -126,7 +127,7 @@ class DataDirectory:
     def keep_reserve(self) -> None:
         """Set space aside again, when there is plenty. Blocks."""
         path = f"{self.path}/{RESERVE_FILE}"
-        if not self.disk.exists(path) and self.disk.space(self.path).usable_bytes > 4 * DISK_RESERVE_BYTES:
+        if not self.disk.exists(path) and self.disk.space(self.path).usable_bytes > DISK_RESERVE_FREE_BYTES:
             self.disk.store([Stored(path, bytes(DISK_RESERVE_BYTES))])
 
     def doom(self, gone: Iterable[tuple[TopicPartition, str]]) -> list[str]:
@@ -142,10 +143,13 @@ class DataDirectory:
         folder = self.folder_of(partition)
         if not self.disk.exists(folder):
             return None
-        doomed = f"{self.logs_path}/{partition.partition}.{mark}{DOOMED_SUFFIX}"
+        doomed = self._doomed_path(partition, mark)
         self.disk.remove_folder(doomed)
         self.disk.rename(folder, doomed)
         return doomed
+
+    def _doomed_path(self, partition: TopicPartition, mark: str) -> str:
+        return f"{self.logs_path}/{partition.partition}.{mark}{DOOMED_SUFFIX}"
 
     def _keep_names(self, doomed: Sequence[str]) -> None:
         """A loss of power could bring the old names back: that must not be with some files gone.
@@ -174,13 +178,44 @@ class DataDirectory:
 
         Repeatable: an attempt that failed may have moved it already.
         """
-        target = f"{self.path}/{STRAYS_FOLDER}/{_stray_name(partition)}{DAMAGED_SUFFIX}"
+        target = self._damaged_stray(partition)
         self.disk.make_folder(f"{self.path}/{STRAYS_FOLDER}")
         if self.disk.exists(self.folder_of(partition)):
             self.disk.remove_folder(target)
             self.disk.rename(self.folder_of(partition), target)
         self.disk.sync((), [self.path, self.logs_path, f"{self.path}/{STRAYS_FOLDER}"])
         return target
+
+    def give_up_damaged(self, partition: TopicPartition, mark: str, room: RoomForCopies) -> GivenUp:
+        """Free the folder of a damaged copy on which nobody counts. Blocks.
+
+        Its files are moved to where people look if a copy fits beside them, else removed. Repeatable, as
+        `set_aside_damaged`. `mark`: as for `doom`.
+        """
+        folder, stray = self.folder_of(partition), self._damaged_stray(partition)
+        if not self.disk.exists(folder):
+            doomed = self._doomed_path(partition, mark)
+            if self.disk.exists(doomed):
+                size_bytes = self._folder_bytes(doomed)
+                self.remove_doomed([doomed])
+                return GivenUp(size_bytes, None)
+            return GivenUp(self._folder_bytes(stray), self.set_aside_damaged(partition))
+        size_bytes = self._folder_bytes(folder)
+        # The stray of an earlier time is replaced, so that its room counts as free.
+        usable_bytes = self.disk.space(self.logs_path).usable_bytes + self._folder_bytes(stray)
+        if fits_beside(room, size_bytes=size_bytes, usable_bytes=usable_bytes):
+            return GivenUp(size_bytes, self.set_aside_damaged(partition))
+        self.remove_doomed(self.doom([(partition, mark)]))
+        return GivenUp(size_bytes, None)
+
+    def _damaged_stray(self, partition: TopicPartition) -> str:
+        return f"{self.path}/{STRAYS_FOLDER}/{_stray_name(partition)}{DAMAGED_SUFFIX}"
+
+    def _folder_bytes(self, folder: str) -> int:
+        """Of the files in it; 0 if there is no such folder."""
+        if not self.disk.exists(folder):
+            return 0
+        return sum(self.disk.size_of(f"{folder}/{name}") for name in self.disk.list_folder(folder))
 
     def note_damage(self, partition: TopicPartition, reason: str) -> None:
         """Keep in mind, for the next start, that a copy is damaged where no start looks. Blocks.

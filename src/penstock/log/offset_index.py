@@ -1,7 +1,7 @@
 """Offset → position in one segment, sparse.
 
 An entry says: the batch that starts at `position` ends with `offset`. Entries are added about every
-`index.interval.bytes` of log, so a lookup lands at most that far before the batch it wants.
+`index.interval.bytes` of log (at most 64 KiB), so a lookup lands at most that far before the batch it wants.
 
 On disk: eight bytes an entry, big endian: offset relative to the segment's base, position (Kafka's
 .index file). In memory: two machine arrays, so that a search is one call of `bisect`.
@@ -63,6 +63,12 @@ class OffsetIndex:
         """The last known batch boundary that is not past `position`."""
         found = bisect_right(self._positions, position) - 1
         return self._positions[found] if found >= 0 else 0
+
+    def widest_gap(self, end: int) -> tuple[int, int]:
+        """Between which positions, with no entry between them, a walk could be longest. `end`: how far the
+        index is believed to reach."""
+        starts, ends = [0, *self._positions], [*self._positions, end]
+        return max(zip(starts, ends, strict=True), key=lambda gap: gap[1] - gap[0])
 
     def truncate(self, offset: Offset) -> None:
         """Forget every batch that reaches `offset` or further."""

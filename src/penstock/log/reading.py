@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from penstock.errors import CorruptData
 from penstock.host.disk import Disk, File
+from penstock.limits import INDEX_INTERVAL_BYTES_MAX
 from penstock.log.offset_index import OffsetIndex
 from penstock.log.time_index import TimeIndex
 from penstock.protocol.batches import (
@@ -56,9 +57,11 @@ class SegmentView:
 
     def load_indexes(self, file: File) -> Indexes:
         """From their files if those fit the log, else by reading the log's headers again."""
-        indexes = self.indexes or self.stored_indexes()
-        if indexes is not None:
-            return indexes
+        if self.indexes is not None:
+            return self.indexes
+        stored = self.stored_indexes()
+        if stored is not None and is_dense(file, stored.by_offset, self.size_bytes):
+            return stored
         return rebuild_indexes(file, self.base_offset, self.size_bytes, self.index_interval_bytes)
 
     def stored_indexes(self) -> Indexes | None:
@@ -199,6 +202,25 @@ def header_at(file: File, position: int) -> BatchHeader:
         return parse_header(file.read(position, HEADER_BYTES))
     except CorruptData as damage:
         raise CorruptData(f"{file.path} at {position}: {damage}") from damage
+
+
+def is_dense(file: File, index: OffsetIndex, end: int) -> bool:
+    """Whether its entries lie as near to each other as they are made now. Those of an index that was written
+    while the interval had no bound need not.
+
+    Only the widest gap is looked at, in at most as many steps as an interval has headers. If that gap is
+    there because of one large batch, no walk between other entries is longer than that batch.
+    """
+    start, gap_end = index.widest_gap(end)
+    if gap_end - start <= INDEX_INTERVAL_BYTES_MAX:
+        return True
+    position = start
+    try:
+        while position - start <= INDEX_INTERVAL_BYTES_MAX:
+            position += header_at(file, position).size
+    except CorruptData:
+        return True  # whoever reads there will say what is damaged
+    return position >= gap_end  # otherwise the batch at `position` would have an entry
 
 
 def rebuild_indexes(file: File, base_offset: Offset, size_bytes: int, interval_bytes: int) -> Indexes:

@@ -27,7 +27,7 @@ from penstock.log.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.offset_index import OffsetIndex
 from penstock.log.partition_log import LOG_START_FILE, SNAPSHOT_SUFFIX, LogSettings, PartitionLog
 from penstock.log.producers import Producers
-from penstock.log.reading import Indexes, check_stored, out_of_place
+from penstock.log.reading import Indexes, check_stored, is_dense, out_of_place
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
 from penstock.log.swap import finish_swaps
 from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
@@ -184,7 +184,8 @@ def _write_again(file: File, position: int, batch: Buffer) -> None:
 def _resume(log: PartitionLog, segment: Segment, scan_from: Offset) -> int:
     """Take the stored indexes as far as they can be trusted; scanning begins at their last entry."""
     stored = log.view(segment).stored_indexes() if segment.base_offset < scan_from else None
-    if stored is None:
+    # What lies behind the last entry is scanned in any case.
+    if stored is None or not is_dense(segment.file, stored.by_offset, stored.by_offset.last_position):
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             log.disk.remove(segment.path(suffix))
         stored = Indexes(OffsetIndex(segment.base_offset), TimeIndex(segment.base_offset))

@@ -28,7 +28,7 @@ import msgspec
 from penstock.config.topic import FlushPolicy, TopicConfig
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.turns import Turns
-from penstock.limits import INDEX_BYTES_MAX
+from penstock.limits import INDEX_BYTES_MAX, INDEX_INTERVAL_BYTES_MAX
 from penstock.log.inspection import Inspected, Inspection, is_inspected, is_opened
 from penstock.log.partition_log import Flush, LogSettings, PartitionLog
 from penstock.log.reading import ColdRead, Found, Loaded
@@ -560,6 +560,6 @@ def log_settings(config: TopicConfig) -> LogSettings:
     return LogSettings(
         segment_bytes=config.segment_bytes,
         segment_ms=config.segment_ms,
-        index_interval_bytes=config.index_interval_bytes,
+        index_interval_bytes=min(config.index_interval_bytes, INDEX_INTERVAL_BYTES_MAX),
         index_bytes_max=INDEX_BYTES_MAX,
     )

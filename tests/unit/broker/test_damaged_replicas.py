@@ -14,7 +14,8 @@ from penstock.controller.topics import Assignment, NewTopic, TopicDefaults, Topi
 from penstock.errors import CorruptData, StorageFailed, StorageFull
 from penstock.host.disk import TooManyOpenFiles
 from penstock.host.tasks import Tasks
-from penstock.limits import READ_FAILURES_MAX
+from penstock.limits import DISK_RESERVE_FREE_BYTES, READ_FAILURES_MAX
+from penstock.log.damaged_copies import GivenUp, RoomForCopies
 from penstock.log.data_directory import DataDirectory
 from penstock.log.reading import ColdResult
 from penstock.metadata.image import ClusterImage, PartitionState
@@ -42,15 +43,21 @@ DAMAGE = CorruptData("the checksum of the batch at offset 0 does not match")
 class Events(Silence):
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.fields: list[dict[str, object]] = []
 
     def info(self, event: str, **fields: object) -> None:
         self.said.append(event)
+        self.fields.append(fields)
+
+    def told(self, event: str) -> list[dict[str, object]]:
+        """What was said beside this event, each time."""
+        return [fields for said, fields in zip(self.said, self.fields, strict=True) if said == event]
 
     warning = error = info
 
 
 class Damaged:
-    """Broker 1, which holds the only partition that there is; brokers 2 and 3 have it too."""
+    """Broker 1, which has a replica of each partition that there is; brokers 2 and 3 have one too."""
 
     def __init__(self, loop: VirtualTimeLoop, one: Node) -> None:
         self.node = one
@@ -88,8 +95,10 @@ class Damaged:
         self.tasks.start(self.damaged.run(), "damaged replicas")
 
     async def create(self, *replicas: int) -> None:
-        """Led by the first of these, and written to."""
-        request = TopicRequest(name="orders", assignments=[Assignment(0, replicas)])
+        """Two partitions, led by the first and the second of these. The first partition is written to."""
+        others_first = (*replicas[1:], *replicas[:1])
+        assignments = [Assignment(0, replicas), Assignment(1, others_first)]
+        request = TopicRequest(name="orders", assignments=assignments)
         await self.node.cluster.change(
             lambda image: create_topic(
                 image,
@@ -107,6 +116,10 @@ class Damaged:
         found = self.storage.partitions.find("orders", 0)
         assert found is not None
         return found
+
+    def folder_bytes(self, index: int) -> int:
+        folder = f"data/logs/orders-{index}"
+        return sum(self.disk.size_of(f"{folder}/{name}") for name in self.disk.list_folder(folder))
 
     @property
     def state(self) -> PartitionState:
@@ -227,14 +240,14 @@ def test_leadership_that_comes_to_a_damaged_copy_is_handed_over() -> None:
 def test_a_copy_that_cannot_be_set_aside_yet_is_tried_again() -> None:
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
         refusals = [StorageFull("no room for the folder"), StorageFailed("cannot rename it")] * 3
-        set_aside = broker.directory.set_aside_damaged
+        give_up = broker.directory.give_up_damaged
 
-        def refusing(partition: TopicPartition) -> str:
+        def refusing(partition: TopicPartition, mark: str, room: RoomForCopies) -> GivenUp:
             if refusals:
                 raise refusals.pop()
-            return set_aside(partition)
+            return give_up(partition, mark, room)
 
-        broker.directory.set_aside_damaged = refusing  # type: ignore[method-assign]
+        broker.directory.give_up_damaged = refusing  # type: ignore[method-assign]
         broker.storage.damage(broker.partition, DAMAGE)
         await asyncio.sleep(0.2)
         assert (broker.state.isr, broker.partition.is_damaged) == ((2, 3), True)
@@ -253,6 +266,38 @@ def test_a_process_that_was_replaced_withdraws_nothing_of_its_successor() -> Non
         assert (broker.state.leader, broker.state.isr) == (1, (1, 2, 3))
         assert broker.partition.is_damaged
         assert not broker.disk.exists("data/strays")
+
+    play(scene)
+
+
+def test_a_damaged_copy_is_kept_where_another_one_fits_beside_it() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        size_bytes = broker.folder_bytes(0)
+        broker.storage.damage(broker.partition, DAMAGE)
+        broker.disk.disk.room_bytes = 2 * size_bytes + DISK_RESERVE_FREE_BYTES
+        await asyncio.sleep(1)
+        broker.require_copied_anew()
+        (said,) = broker.log.told("partition.begins_anew")
+        assert (said["files"], said["moved_to"]) == ("kept", "data/strays/orders-0.damaged")
+        assert said["size_bytes"] == size_bytes + len(str(DAMAGE)), "with the note that it is damaged"
+
+    play(scene)
+
+
+def test_a_damaged_copy_is_removed_where_another_one_does_not_fit_beside_it() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        size_bytes = broker.folder_bytes(0)
+        broker.storage.damage(broker.partition, DAMAGE)
+        broker.disk.disk.room_bytes = size_bytes + DISK_RESERVE_FREE_BYTES
+        await asyncio.sleep(1)
+        assert (broker.partition.is_damaged, broker.partition.log.log_end_offset) == (False, 0)
+        assert not broker.disk.exists("data/strays")
+        assert [name for name in broker.disk.list_folder("data/logs") if name.startswith("0.")] == []
+        assert not broker.disk.exists("data/logs/orders-0")
+        (said,) = broker.log.told("partition.begins_anew")
+        assert said["files"] == "removed"
+        assert "moved_to" not in said
+        assert broker.disk.disk.room_bytes >= 2 * size_bytes, "the copy has the room of the damaged one"
 
     play(scene)
 
@@ -281,6 +326,23 @@ def test_a_copy_is_set_aside_after_its_damage_was_noted_however_slow_the_disk_is
         await asyncio.sleep(90)
         assert steps == ["noted", "set aside"]
         broker.require_copied_anew()
+
+    play(scene)
+
+
+def test_copies_that_are_under_way_need_room_too() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        second = broker.storage.partitions.find("orders", 1)
+        assert second is not None
+        for partition in (broker.partition, second):
+            append(partition.log, [b"x" * 100_000], epoch=0)
+            sync(partition)
+        broker.disk.disk.room_bytes = 150_000 + DISK_RESERVE_FREE_BYTES
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(1)
+        broker.storage.damage(second, DAMAGE)
+        await asyncio.sleep(1)
+        assert [said["files"] for said in broker.log.told("partition.begins_anew")] == ["kept", "removed"]
 
     play(scene)
 
@@ -366,6 +428,29 @@ def test_a_device_that_is_full_or_has_no_descriptor_is_no_reason_to_hand_over() 
                 await reads.run(broker.partition, Short(broker.partition))
             await asyncio.sleep(1)
         assert (broker.state.leader, broker.partition.offline, broker.log.said) == (1, None, [])
+
+    play(scene)
+
+
+def test_each_further_renewal_of_a_partition_waits_longer() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        for wait_seconds in (0, 60, 120, 240):
+            broker.storage.damage(broker.partition, DAMAGE)
+            if wait_seconds:
+                await asyncio.sleep(wait_seconds - 1)
+                assert broker.partition.is_damaged
+                assert 1 not in broker.state.isr, "it leaves the in-sync replicas at once"
+                assert broker.log.told("partition.renewal_waits")[-1]["seconds"] == wait_seconds
+            await asyncio.sleep(2)
+            assert not broker.partition.is_damaged
+        assert [said["renewals"] for said in broker.log.told("partition.renewal_waits")] == [1, 2, 3]
+        second = broker.storage.partitions.find("orders", 1)
+        assert second is not None
+        broker.storage.damage(second, DAMAGE)
+        await asyncio.sleep(1)
+        second = broker.storage.partitions.find("orders", 1)
+        assert second is not None
+        assert not second.is_damaged, "it was never renewed before"
 
     play(scene)
 

@@ -180,3 +180,8 @@ def test_the_brokers_time_replaces_the_records_own() -> None:
     header = parse_header(read(partition, 0).data)
     assert (appended.log_append_time_ms, header.max_timestamp) == (NOW_MS, NOW_MS)
     assert header.has_log_append_time
+
+
+@pytest.mark.parametrize(("given", "obeyed"), [(0, 0), (4_096, 4_096), (65_536, 65_536), (2**31 - 1, 65_536)])
+def test_no_setting_makes_an_index_so_sparse_that_a_read_walks_far(given: int, obeyed: int) -> None:
+    assert log_settings(DEFAULTS._replace(index_interval_bytes=given)).index_interval_bytes == obeyed
