@@ -272,6 +272,40 @@ MUTANTS: Sequence[Mutant] = (
         "        except (CorruptData, StorageFailed) as damage:\n",
         "tests/unit/replication/test_manager.py",
     ),
+    Mutant(
+        "unreadable_copy_is_kept",
+        "broker/storage.py",
+        "            self._read_failures.report(partition, problem)\n",
+        "            pass\n",
+        "tests/unit/broker/test_damaged_replicas.py",
+    ),
+    Mutant(
+        "what_cannot_be_looked_at_is_gone",
+        "host/os_disk.py",
+        "            except (FileNotFoundError, NotADirectoryError):\n",
+        "            except OSError:\n",
+        "tests/unit/host/test_os_disk.py",
+    ),
+    Mutant(
+        "empty_copy_leads",
+        MANAGER,
+        """        if roles.is_leader(state):
+            return False
+        self._make(topic, state, empty.log, None, roles)
+""",
+        "        self._make(topic, state, empty.log, None, roles)\n",
+        "tests/unit/replication/test_manager_roles.py",
+    ),
+    Mutant(
+        "damage_found_by_the_cleaner_is_kept",
+        "broker/compaction.py",
+        """        if isinstance(failure, CorruptData):
+            self._storage.damage(partition, failure)
+            return
+""",
+        "",
+        "tests/unit/broker/test_damage_in_background.py",
+    ),
     # The start of a log
     Mutant(
         "deletion_ignores_eligible_leaders",
