@@ -8,10 +8,11 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from penstock.errors import ErrorCode
-from tests.integration.broker_process import eventually
+from tests.integration.broker_process import BrokerProcess, eventually
 from tests.integration.cluster_load import read_all
 from tests.integration.cluster_processes import ClusterProcesses, running_cluster
 from tests.integration.raw_client import connected
+from tests.integration.test_cli import Cli
 from tests.integration.test_cli_storage_trouble import SEGMENTS, flip
 
 RECORDS = 60
@@ -113,14 +114,7 @@ def test_a_damaged_follower_is_out_of_sync_when_its_leader_dies(tmp_path: Path) 
         rot(cluster, 2, "k")
         eventually(lambda: cluster.leader("k") == 1, seconds_max=30, every=0.2)
 
-        with connected(cluster.brokers[2].bootstrap) as client:
-
-            def finds_damage() -> bool:
-                """As soon as the follower has heard from its leader what it may show."""
-                (answer,) = client.fetch("k", DAMAGED).responses[0].partitions
-                return answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-
-            eventually(finds_damage, every=0.1)
+        find_damage(cluster.brokers[2], "k")  # as soon as it has heard from its leader what it may show
         # Nobody writes to the partition, so that no lag shows that the replica is not in sync.
         eventually(lambda: "partition.out_of_sync" in cluster.brokers[2].stderr)
         cluster.brokers[1].kill()
@@ -162,6 +156,49 @@ def test_groups_are_served_by_a_sound_replica_of_a_damaged_coordinator(tmp_path:
         consumer.commit(offsets=[TopicPartition("k", 0, 60)], asynchronous=False)
         consumer.close()
         until_copied_anew(cluster, first, GROUPS)
+
+
+def find_damage(broker: BrokerProcess, topic: str) -> None:
+    """As any consumer would that comes to the damaged segment."""
+    with connected(broker.bootstrap) as client:
+
+        def is_refused() -> bool:
+            (answer,) = client.fetch(topic, DAMAGED).responses[0].partitions
+            return answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+        eventually(is_refused, every=0.1)
+
+
+def test_the_steps_where_the_last_copy_in_sync_is_damaged_and_others_are_behind(tmp_path: Path) -> None:
+    """Those of docs/operations.md. What only the damaged copy had is lost."""
+    with running_cluster(tmp_path, settings=SEGMENTS) as cluster:
+        cli, first = Cli(cluster.bootstrap), cluster.brokers[1]
+        cluster.create_led_by("k", 1)
+        cli.ok("topic", "alter", "k", "--set", "min.insync.replicas=1")
+        write(cluster, "k", range(RECORDS))
+        cluster.until_in_sync("k", EVERYBODY)
+        for behind in (2, 3):
+            cluster.brokers[behind].kill()
+        cluster.until_in_sync("k", [1])
+        write(cluster, "k", range(RECORDS, RECORDS + 5))
+        assert first.stop() == 0
+        flip(sorted((first.data_dir / "logs" / "k-0").glob("*.log"))[1], 5_000)
+        first.start()
+        find_damage(first, "k")
+        eventually(lambda: "partition.last_copy_damaged partition=k-0" in first.stderr)
+        for behind in (2, 3):
+            cluster.brokers[behind].start()
+
+        elect = ("cluster", "elect", "--unclean", "--topic", "k", "--partition", "0", "--yes")
+        assert "1 partition needs none" in cli.ok(*elect), "the cluster does not know of the damage"
+        assert cluster.isr("k") == [1]
+        first.stop()
+        eventually(lambda: "elected a leader of partition 0" in cli.ok(*elect), every=0.2)
+        assert read_all(cluster.bootstrap, "k") == list(range(RECORDS))
+        first.start()
+        cluster.until_in_sync("k", EVERYBODY)
+        assert cluster.log_of(1, "k") == cluster.log_of(2, "k")
+        assert (first.data_dir / "strays" / "k-0.damaged").is_dir()
 
 
 def test_a_copy_that_is_found_damaged_at_the_start_is_fetched_anew(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from penstock.broker.cold_reads import ColdReads
 from penstock.broker.damaged_replicas import DamagedReplicas
 from penstock.broker.storage import Storage
+from penstock.controller.elections import ElectionType, elect
 from penstock.controller.topics import Assignment, NewTopic, TopicDefaults, TopicRequest, create_topic
 from penstock.errors import CorruptData, StorageFailed, StorageFull
 from penstock.host.disk import TooManyOpenFiles
@@ -266,6 +267,31 @@ def test_a_process_that_was_replaced_withdraws_nothing_of_its_successor() -> Non
         assert (broker.state.leader, broker.state.isr) == (1, (1, 2, 3))
         assert broker.partition.is_damaged
         assert not broker.disk.exists("data/strays")
+
+    play(scene)
+
+
+def test_a_withdrawn_copy_that_is_elected_uncleanly_stays_offline_and_is_kept() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        def refusing(partition: TopicPartition, mark: str, room: RoomForCopies) -> GivenUp:
+            raise StorageFailed("cannot rename it")
+
+        broker.directory.give_up_damaged = refusing  # type: ignore[method-assign]
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(1)
+        assert broker.state.isr == (2, 3)
+        for node in others:
+            await node.die()
+        await asyncio.sleep(15)
+        await broker.node.cluster.change(lambda image: elect(image, "orders", 0, ElectionType.UNCLEAN))
+        await asyncio.sleep(5)
+        assert (broker.state.leader, broker.state.isr) == (1, (1,))
+        assert broker.partition.is_damaged
+        assert broker.partition.offline is not None, (
+            "it answers nobody, so that no follower truncates its log"
+        )
+        assert "partition.last_copy_damaged" in broker.log.said
+        assert broker.disk.exists("data/logs/orders-0"), "it is not given up while it is all there is"
 
     play(scene)
 

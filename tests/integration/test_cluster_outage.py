@@ -1,0 +1,44 @@
+"""Two of three brokers are down before anybody asked for a group: what works with the one that is left.
+
+The topic of the groups is created all the same, with its three replicas. One of them is in sync, which is too
+few to commit anything.
+"""
+
+from pathlib import Path
+
+from penstock.errors import ErrorCode
+from penstock.metadata.facts import GROUP_TOPIC
+from tests.integration.broker_process import BrokerProcess, eventually
+from tests.integration.cluster_processes import running_cluster
+from tests.integration.group_client import commit, find_coordinator
+from tests.integration.raw_client import connected
+
+COMMIT_SECONDS_MAX = 3.0
+"""How long the client waits for an answer."""
+
+
+def outcome_of_a_commit(broker: BrokerProcess) -> set[ErrorCode]:
+    """REQUEST_TIMED_OUT is the client's own error: no answer came in time."""
+    with connected(broker.bootstrap) as client:
+        client.socket.settimeout(COMMIT_SECONDS_MAX)
+        try:
+            assert find_coordinator(client, "g") in (1, 2)
+            return commit(client, "g", "k", {0: 7})
+        except TimeoutError:
+            return {ErrorCode.REQUEST_TIMED_OUT}
+
+
+def test_no_commit_succeeds_until_a_second_broker_is_back(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, settings={"offsets.topic.num.partitions": 1}) as cluster:
+        cluster.create_led_by("k", 1)
+        for gone in (2, 3):
+            cluster.brokers[gone].kill()
+        cluster.until_in_sync("k", [1])
+        first = cluster.brokers[1]
+        refusals = ({ErrorCode.REQUEST_TIMED_OUT}, {ErrorCode.COORDINATOR_NOT_AVAILABLE})
+        assert outcome_of_a_commit(first) in refusals
+        found = cluster.admin().list_topics(GROUP_TOPIC, timeout=10).topics[GROUP_TOPIC].partitions[0]
+        assert (sorted(found.replicas), found.isrs) == ([1, 2, 3], [1])
+
+        cluster.brokers[2].start()
+        eventually(lambda: outcome_of_a_commit(first) == {ErrorCode.NONE}, seconds_max=20)
