@@ -57,6 +57,8 @@ LOAD_RECORDS_PER_TURN = 200
 # long each time, up to the second.
 COORDINATOR_RELOAD_MS = 1 * SECOND_MS
 COORDINATOR_RELOAD_MS_MAX = 1 * MINUTE_MS
+# While too few replicas are in sync nothing of a coordinator expires; how often it looks again.
+TOO_FEW_PAUSE_MS = 1 * SECOND_MS
 # After the disk was full, a coordinator looks this often whether so much is free again, or twice what
 # there was no room for. If that was no room after all, it looks half as often each time.
 COORDINATOR_ROOM_CHECK_MS = 1 * SECOND_MS

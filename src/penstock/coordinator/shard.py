@@ -12,8 +12,9 @@ Rule 2: while an append is on its way to the disk, outcomes gather; they become 
 Rule 3: there is no way back. If an append fails, everybody who waits is refused and the state is
         thrown away; the shell loads it again from the log, which is the truth.
 Rule 4: so whatever cannot be appended is found out before it is replayed. More than a batch holds is
-        refused to those whom it concerns. While the disk is full commands see a state that refuses
-        whatever would have to be written, and time stands still.
+        refused to those whom it concerns. While the disk is full, or fewer replicas are in sync than
+        min.insync.replicas, commands see a state that refuses whatever would have to be written, and time
+        stands still: such an append would not become safe, and no client would be answered.
 Rule 5: clients do not depend on each other. One that cannot be answered is told so, or given up; the
         others get their answers.
 """
@@ -30,6 +31,7 @@ from penstock.limits import (
     STATE_BATCH_BYTES_MAX,
     STATE_BYTES_PER_FLUSH,
     STATE_RECORDS_PER_FLUSH,
+    TOO_FEW_PAUSE_MS,
 )
 from penstock.protocol.batches import HEADER_BYTES
 from penstock.protocol.records import Record, build_batch
@@ -160,18 +162,28 @@ class Shard(Generic[State]):
         if self.phase is not Phase.ACTIVE:
             pending.refuse(REFUSALS[self.phase])
             return
+        can_write = self._can_write
         try:
-            outcome = command(self._state.while_full() if self.is_full else self._state, self._shell.now())
+            outcome = command(self._state if can_write else self._state.while_full(), self._shell.now())
         except ApiError as refusal:
             outcome = Outcome(replies=(pending.refusal(refusal.code, refusal.detail),))
-        assert not (self.is_full and outcome.records), "nothing is decided that cannot be written"
+        assert can_write or not outcome.records, "nothing is decided that cannot be written"
         self._take(outcome)
+
+    @property
+    def _can_write(self) -> bool:
+        return not self.is_full and self.partition.too_few is None
 
     def tick(self) -> None:
         """The time that `due_changed` named has come."""
-        if self.phase is Phase.ACTIVE and not self.is_full:
+        if self.phase is not Phase.ACTIVE or self.is_full:
+            return
+        if self.partition.too_few is None:
             self._due = None
             self._take_all(self._state.expire(self._shell.now()))
+        else:
+            self._due = self._shell.now().monotonic + TOO_FEW_PAUSE_MS / 1000
+            self._shell.due_changed(self._due)
 
     def room_again(self) -> None:
         """The disk is not full any more. What became due meanwhile is done now."""

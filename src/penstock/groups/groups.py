@@ -109,14 +109,15 @@ class Groups:
         return self._book.unreadable.offsets_of(group_id)
 
     def while_full(self) -> Self:
-        """Whoever only reads, or shows that it lives, is served on a full disk too."""
+        """Whoever only reads, or shows that it lives, is served while nothing can be written, too."""
         view = copy(self)
         view._is_full = True
         return view
 
     def _require_disk(self) -> None:
         if self._is_full:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the disk is full")
+            detail = "nothing can be written: the disk is full, or too few replicas are in sync"
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, detail)
 
     # The log
 

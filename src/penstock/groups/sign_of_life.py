@@ -46,7 +46,10 @@ def sign_of_life(
 
 
 def _not_now() -> ApiError:
-    return ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the disk is full")
+    return ApiError(
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        "nothing can be written: the disk is full, or too few replicas are in sync",
+    )
 
 
 def _says_something_new(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> bool:

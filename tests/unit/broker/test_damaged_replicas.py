@@ -285,7 +285,8 @@ def test_a_withdrawn_copy_that_is_elected_uncleanly_stays_offline_and_is_kept() 
         await asyncio.sleep(15)
         await broker.node.cluster.change(lambda image: elect(image, "orders", 0, ElectionType.UNCLEAN))
         await asyncio.sleep(5)
-        assert (broker.state.leader, broker.state.isr) == (1, (1,))
+        after = broker.state
+        assert (after.leader, after.isr) == (1, (1,))
         assert broker.partition.is_damaged
         assert broker.partition.offline is not None, (
             "it answers nobody, so that no follower truncates its log"

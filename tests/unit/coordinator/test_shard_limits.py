@@ -384,3 +384,27 @@ def test_a_refusal_by_a_command_is_no_failure() -> None:
 
     shard.execute(refuse, client.pending)
     assert (client.replies, shell.unanswered_because) == ([ErrorCode.UNKNOWN_MEMBER_ID], [])
+
+
+def test_while_too_few_replicas_are_in_sync_writers_are_refused_at_once() -> None:
+    """The records would never be safe, and nobody would be answered."""
+    partition = partition_on(new_disk())
+    shard, shell = active(partition)
+    put(shard, b"a", b"1", Client())
+    sync(partition)
+    partition.too_few = ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
+    writer, reader = Client(), Client()
+    put(shard, b"b", b"2", writer)
+    look(shard, reader)
+    assert writer.replies == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert reader.replies == [{b"a": b"1"}]
+    shard._state.alarm = 1.0
+    shard.tick()
+    assert shard._state.alarm == 1.0, "time stands still"
+    assert shell.dues[-1] == shell.now().monotonic + 1, "it looks again"
+    partition.too_few = None
+    shard.tick()
+    sync(partition)
+    put(shard, b"c", b"3", writer)
+    sync(partition)
+    assert (shell.failures, keys_in(partition)) == ([], [b"a", b"expired", b"c"])
