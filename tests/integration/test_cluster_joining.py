@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.integration.broker_process import BrokerProcess, penstock, serving
+from tests.integration.broker_process import ON_FREE_PORTS, BrokerProcess, penstock, serving
 from tests.integration.cluster_processes import ClusterProcesses, running_cluster
 from tests.integration.etcd_process import free_ports, running_etcd
 from tests.integration.test_tls import Certificates
@@ -82,7 +82,8 @@ def test_a_member_of_a_cluster_does_not_begin_a_life_alone(tmp_path: Path) -> No
 
 def test_a_store_that_is_not_there_is_named(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    done = penstock("serve", "--data-dir", str(tmp_path / "data"), "--metadata", f"etcd://127.0.0.1:{port}")
+    store = f"etcd://127.0.0.1:{port}"
+    done = penstock("serve", "--data-dir", str(tmp_path / "data"), "--metadata", store, *ON_FREE_PORTS)
     assert done.exit_code != 0
     assert f"127.0.0.1:{port}" in done.stderr
     assert "Traceback" not in done.stderr

@@ -474,6 +474,7 @@ def test_of_several_versions_of_a_row_the_newest_is_loaded(
         url = "URL"
         table = "stock"
         column = "updated_at"
+        same_value_s = 0.1
         [load]
         to = "postgresql"
         url = "URL"
