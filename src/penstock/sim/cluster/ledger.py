@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from penstock.errors import CorruptData
+from penstock.log.partition_log import SNAPSHOT_SUFFIX
 from penstock.protocol.batches import BatchHeader, parse_header
 from penstock.sim.cluster.node import LOGS, SimNode
 from penstock.sim.device import FileNode, FolderNode, Node
@@ -109,6 +110,14 @@ class Copy:
         if not isinstance(file, FileNode):
             return None
         return Spot(self._segment, file, self._position - self._size)
+
+    def recovery_point(self) -> int:
+        """What lies below was safe when the newest snapshot was written: a start takes it for damage if it
+        is not as it was. Above it a start truncates, because it takes that for a write that was torn."""
+        names = [
+            name.removesuffix(SNAPSHOT_SUFFIX) for name in self._files() if name.endswith(SNAPSHOT_SUFFIX)
+        ]
+        return max((int(name) for name in names if name.isdigit()), default=0)
 
     def _files(self) -> Mapping[str, Node]:
         folder = self._node.disk.durable(self._path) if self._on_platter else self._node.disk.seen(self._path)

@@ -142,9 +142,12 @@ class Rot:
         name, place = TopicPartition(topic.name, state.index), (topic.id, state.index)
         offsets = sorted(self._cluster.ledger(topic.id, topic.name, state.index).batches)
         copy = Copy(node, str(name))
+        safe_end = copy.recovery_point()
         for offset in random.sample(offsets, min(5, len(offsets))):
             stored, spot = copy.at(offset), copy.spot(offset)
             if stored is None or spot is None or stored.header.size <= HEADER_BYTES:
+                continue
+            if stored.header.next_offset > safe_end:
                 continue
             position = spot.position + random.randrange(HEADER_BYTES, stored.header.size)
             value = spot.file.flip(position, random.randrange(8))
