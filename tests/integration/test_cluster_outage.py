@@ -4,7 +4,9 @@ The topic of the groups is created all the same, with its three replicas. One of
 few to commit anything.
 """
 
+from http import HTTPStatus
 from pathlib import Path
+from urllib.request import urlopen
 
 from penstock.errors import ErrorCode
 from penstock.metadata.facts import GROUP_TOPIC
@@ -15,6 +17,7 @@ from tests.integration.raw_client import connected
 
 COMMIT_SECONDS_MAX = 3.0
 """Every commit is answered within this time."""
+PAGE_SECONDS_MAX = 8.0
 
 
 def outcome_of_a_commit(broker: BrokerProcess) -> set[ErrorCode]:
@@ -33,6 +36,10 @@ def test_no_commit_succeeds_until_a_second_broker_is_back(tmp_path: Path) -> Non
         first = cluster.brokers[1]
         eventually(lambda: outcome_of_a_commit(first) == {ErrorCode.COORDINATOR_NOT_AVAILABLE})
         assert outcome_of_a_commit(first) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}, "at once, every time"
+        for page in ("metrics", "v1/groups"):
+            # What cannot be committed keeps nobody waiting who only looks.
+            with urlopen(f"http://{first.http}/{page}", timeout=PAGE_SECONDS_MAX) as answer:
+                assert answer.status == HTTPStatus.OK
         found = cluster.admin().list_topics(GROUP_TOPIC, timeout=10).topics[GROUP_TOPIC].partitions[0]
         assert (sorted(found.replicas), found.isrs) == ([1, 2, 3], [1])
 
