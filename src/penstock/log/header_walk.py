@@ -43,6 +43,7 @@ class HeaderWalk:
         if inside + HEADER_BYTES > len(self._stretch):
             stretch = self._segment.file.read_cached(position, min(STRETCH_BYTES, left))
             if stretch is None:
+                self._segment.left_memory()
                 raise StopIteration
             self._stretch, self._at, inside = stretch, position, 0
         header = parse_header(self._stretch, inside)

@@ -254,6 +254,11 @@ class Segment:
         if self.newest_timestamp != NO_TIMESTAMP:
             self.time_index.add(self.newest_timestamp, self._newest_timestamp_offset)
 
+    def left_memory(self) -> None:
+        """Bytes of it were not in the page cache any more. Whatever is there later may come from the device:
+        a read that misses makes the kernel read ahead, and the next read finds bytes that nobody checked."""
+        self.written_from = self.size_bytes
+
     def cut(self, size_bytes: int) -> None:
         """Drop everything past `size_bytes` from the file."""
         self.file.truncate(size_bytes)

@@ -5,8 +5,8 @@ places are remembered, so that most reads need no search. Any other place is fou
 index and a walk from header to header.
 
 Rule 1: nothing here waits. Whatever is not in memory is None, and the caller makes a ColdRead of it.
-Rule 2: only what this process wrote itself is given out; what it found on disk is read where its
-        checksum is checked.
+Rule 2: only what this process wrote itself, and what has not left the page cache since as far as it noticed,
+        is given out; what it found on disk is read where its checksum is checked.
 """
 
 from penstock.limits import LOG_BATCH_STARTS_KEPT
@@ -69,6 +69,7 @@ class WarmReads:
             return Found(b"", next_offset, start)
         data = segment.file.read_cached(start, limit - start)
         if data is None:
+            segment.left_memory()
             return None
         if limit < segment.size_bytes:
             self.remember(next_offset, segment, limit)

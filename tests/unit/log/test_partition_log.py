@@ -242,3 +242,24 @@ def test_closing_files_would_forget_what_must_be_synced() -> None:
     flush(log)
     log.close_files()
     assert batches(log)
+
+
+def test_what_has_left_the_page_cache_is_checked_also_when_it_is_back() -> None:
+    """A read that misses makes the kernel read ahead: the next one finds bytes that came from the device."""
+    disk = new_disk()
+    log = new_log(disk)
+    for _ in range(3):
+        append(log, [b"x" * 100])
+    flush(log)
+
+    def at(offset: int) -> Found | ColdRead:
+        return log.read(Offset(offset), log.log_end_offset, 10_000, at_least_one=True)
+
+    assert isinstance(at(0), Found)
+    disk.disk.cold_reads = 1.0
+    assert isinstance(at(0), ColdRead)
+    disk.disk.cold_reads = 0.0
+    assert isinstance(at(0), ColdRead)
+    assert isinstance(at(2), ColdRead), "all of the segment"
+    append(log, [b"written since"])
+    assert isinstance(at(3), Found)
