@@ -173,8 +173,9 @@ def test_a_process_that_wakes_and_finds_its_id_taken_stays_out(cluster: ClusterP
         successor.start()  # when the lease is over, with a disk of its own
         cluster.until_in_sync("doubled", EVERYBODY)
         sleeper.resume()
-        eventually(lambda: sleeper.get("/health/ready")[0] == 503)
-        assert "another process has node id 3" in sleeper.get("/health/ready")[1]
+        # First it hears that it is not admitted any more, then it asks to be, and is told why it is not.
+        eventually(lambda: "another process has node id 3" in sleeper.get("/health/ready")[1])
+        assert sleeper.get("/health/ready")[0] == 503
         assert write(cluster, "doubled", 10) == [None] * 10
         _require_that_only_the_member_counts(cluster, successor)
         addresses = {
