@@ -26,13 +26,13 @@ from benchmarks.clients import BATCHED, Job, connected_producer, flush, in_anoth
 from benchmarks.figures import Better, Figure, percentile, table
 from benchmarks.settings import FULL, QUICK, Settings
 from benchmarks.topics import ANSWER_S_MAX, LOG_ERRORS, new_topic
-from penstock.broker.cleaner import MODULE, step_in
+from penstock.broker.storage.cleaner_process import MODULE, step_in
 from penstock.host.child_process import ChildProcess
 from penstock.host.os_disk import OsDisk
 from penstock.limits import CLEANER_MEMORY_BYTES, MIB
-from penstock.log.cleaning_job import Cleaned, Question
-from penstock.log.cleaning_plan import CleaningSetup, job_for, with_ends
-from penstock.log.compaction import Dirt
+from penstock.log.compaction.cleanable import Dirt
+from penstock.log.compaction.cleaning_job import Cleaned, Question
+from penstock.log.compaction.cleaning_plan import CleaningSetup, job_for, with_ends
 from penstock.log.partition_log import LogSettings, PartitionLog
 from penstock.protocol.batches import parse_header
 from penstock.protocol.records import Record, build_batch

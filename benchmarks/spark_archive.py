@@ -10,9 +10,9 @@ from itertools import count
 from benchmarks.figures import Figure
 from benchmarks.spark_setting import Setting, in_turn, seconds, share, speed
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.pipelines.archive import ArchiveSettings, archive
-from penstock.spark.pipelines.archive_tasks import COLUMNS
-from penstock.spark.pipelines.running import Stop
+from penstock.spark.pipelines.archive.archive import ArchiveSettings, archive
+from penstock.spark.pipelines.archive.archive_tasks import COLUMNS
+from penstock.spark.pipelines.common.running import Stop
 
 BATCHES = 2
 RATIO_MIN = 0.95

@@ -19,8 +19,8 @@ from benchmarks.brokers import running_broker, temporary_folder
 from benchmarks.figures import Better, Choice, Figure
 from benchmarks.topics import create_topic
 from penstock.protocol.compression import Codec
-from penstock.spark.access import client_settings
-from penstock.spark.options import write_settings
+from penstock.spark.options.client import client_settings
+from penstock.spark.options.options import write_settings
 from penstock.spark.pool import borrowed
 from penstock.spark.records.encode import encode
 from penstock.spark.session import spark_session

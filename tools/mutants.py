@@ -43,9 +43,9 @@ LOG = "log/partition_log.py"
 DURABILITY = "metadata/durability.py"
 MANAGER = "replication/manager.py"
 ELECTIONS = "controller/elections.py"
-DAMAGED = "broker/damaged_replicas.py"
+DAMAGED = "broker/replication/damaged_replicas.py"
 RECOVERY = "log/recovery.py"
-SWAP = "log/swap.py"
+SWAP = "log/compaction/swap.py"
 
 MUTANTS: Sequence[Mutant] = (
     # What is safe
@@ -72,7 +72,7 @@ MUTANTS: Sequence[Mutant] = (
         "reached = appended.end_offset",
     ),
     Mutant("no_fsync_of_folders", LOG, "folders = sorted(self._dirty_folders)", "folders = []"),
-    Mutant("failed_sync_is_passed_over", "broker/flusher.py", "if error is not None:", "if False:"),
+    Mutant("failed_sync_is_passed_over", "broker/storage/flusher.py", "if error is not None:", "if False:"),
     Mutant("minimum_is_ignored", LEADING, "        if not self.has_enough:\n", "        if False:\n"),
     # In-sync sets
     Mutant(
@@ -95,7 +95,7 @@ MUTANTS: Sequence[Mutant] = (
     # without him. Only an ambush makes that likely.
     Mutant(
         "unknown_outcome_counts_as_refused",
-        "broker/in_sync_changes.py",
+        "broker/replication/isr_updates.py",
         'self._log.warning("isr.unknown", partition=change.partition.name, reason=str(problem))',
         "self._refused(change)",
     ),
@@ -200,13 +200,13 @@ MUTANTS: Sequence[Mutant] = (
     # Groups
     Mutant(
         "commits_without_epoch",
-        "groups/consumer_checks.py",
+        "groups/consumer/request_validation.py",
         "if epoch != member.epoch or epoch <= LEAVING_EPOCH:",
         "if False:",
     ),
     Mutant(
         "serves_before_loaded",
-        "broker/coordination.py",
+        "broker/groups/coordinator_runtime.py",
         "end = await _until_safe(self.shard.partition)",
         "end = self.shard.partition.high_watermark",
     ),
@@ -219,10 +219,10 @@ MUTANTS: Sequence[Mutant] = (
     # Deposed and reinstated leaders
     Mutant(
         "peers_depose_nobody",
-        "broker/witnesses.py",
+        "broker/cluster/peer_lease_check.py",
         "        return any(answers)\n",
         "        return False\n",
-        "tests/unit/broker/test_deposed_leader.py",
+        "tests/unit/broker/replication/test_deposed_leader.py",
     ),
     Mutant(
         "reinstated_leader_forgets_its_proposal",
@@ -242,14 +242,14 @@ MUTANTS: Sequence[Mutant] = (
         ELECTIONS,
         "*alive(image, (broker_id,)), begins_epoch=True)",
         "*alive(image, (broker_id,)))",
-        "tests/unit/broker/test_damaged_replicas.py",
+        "tests/unit/broker/replication/test_damaged_replicas.py",
     ),
     Mutant(
         "leadership_of_a_damaged_copy_is_kept",
         DAMAGED,
         "        if self._fetched_epochs:\n",
         "        if False:\n",
-        "tests/unit/broker/test_damaged_replicas.py",
+        "tests/unit/broker/replication/test_damaged_replicas.py",
     ),
     Mutant(
         "restart_forgets_damage",
@@ -260,7 +260,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "truncation_counts_as_damage",
-        "broker/cold_reads.py",
+        "broker/storage/cold_reads.py",
         "        if log.is_truncating:\n",
         "        if log.is_truncating and isinstance(outcome, CorruptData):\n"
         "            self.on_damage(partition, outcome)\n        if log.is_truncating:\n",
@@ -274,10 +274,10 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "unreadable_copy_is_kept",
-        "broker/storage.py",
+        "broker/storage/storage.py",
         "            self._read_failures.report(partition, problem)\n",
         "            pass\n",
-        "tests/unit/broker/test_damaged_replicas.py",
+        "tests/unit/broker/replication/test_damaged_replicas.py",
     ),
     Mutant(
         "what_cannot_be_looked_at_is_gone",
@@ -298,13 +298,13 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "damage_found_by_the_cleaner_is_kept",
-        "broker/compaction.py",
+        "broker/storage/compaction.py",
         """        if isinstance(failure, CorruptData):
             self._storage.damage(partition, failure)
             return
 """,
         "",
-        "tests/unit/broker/test_damage_in_background.py",
+        "tests/unit/broker/storage/test_damage_in_background.py",
     ),
     # The start of a log
     Mutant(
@@ -327,10 +327,10 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "older_checkpoint_moves_the_start_back",
-        "broker/log_starts.py",
+        "broker/storage/log_start_writer.py",
         "            async with self._turn:\n",
         "            async with asyncio.Lock():\n",
-        "tests/unit/broker/test_log_starts.py",
+        "tests/unit/broker/storage/test_log_start_writer.py",
     ),
     Mutant(
         "truncation_forgets_the_start",
@@ -347,7 +347,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "followers_apply_retention",
-        "broker/retention.py",
+        "broker/storage/retention.py",
         "CleanupPolicy.DELETE in config.cleanup_policy and partition.following is None",
         "CleanupPolicy.DELETE in config.cleanup_policy",
     ),
@@ -358,28 +358,28 @@ MUTANTS: Sequence[Mutant] = (
         """    disk.sync((), [folder])
     mark = """,
         "    mark = ",
-        "tests/unit/log/test_compaction_crash.py",
+        "tests/unit/log/compaction/test_compaction_crash.py",
     ),
     Mutant(
         "swap_mark_goes_before_names_are_durable",
         SWAP,
         "    disk.sync((), [taken.folder])\n",
         "",
-        "tests/unit/log/test_compaction_crash.py",
+        "tests/unit/log/compaction/test_compaction_crash.py",
     ),
     Mutant(
         "clean_offset_outlives_its_log",
-        "log/cleaner_offsets.py",
+        "log/compaction/cleaner_offsets.py",
         "0 <= rows[0][0] <= log_end_offset",
         "0 <= rows[0][0]",
-        "tests/unit/log/test_cleaner_offsets.py",
+        "tests/unit/log/compaction/test_cleaner_offsets.py",
     ),
     Mutant(
         "new_log_is_taken_for_clean",
         "log/truncation.py",
         "        forget_clean_to(disk, folder)\n",
         "",
-        "tests/unit/log/test_cleaner_offsets.py",
+        "tests/unit/log/compaction/test_cleaner_offsets.py",
     ),
     # Recovery
     Mutant(
@@ -420,10 +420,10 @@ MUTANTS: Sequence[Mutant] = (
     # Bounds
     Mutant(
         "lookup_by_time_opens_every_batch",
-        "log/time_lookup.py",
+        "log/reading/time_lookup.py",
         "        if header.record_count > budget.records:\n",
         "        if False:\n",
-        "tests/unit/log/test_time_lookup.py",
+        "tests/unit/log/reading/test_time_lookup.py",
     ),
 )
 

@@ -24,17 +24,17 @@ class DefaultSource(DataSource):
         return "penstock"
 
     def schema(self) -> "StructType":
-        from penstock.spark.source import schema_of
+        from penstock.spark.source.source import schema_of
 
         return schema_of(self.options)
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
-        from penstock.spark.source import BatchReader
+        from penstock.spark.source.source import BatchReader
 
         return BatchReader.of(self.options, schema)
 
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":
-        from penstock.spark.stream_source import StreamReader
+        from penstock.spark.source.stream_source import StreamReader
 
         return StreamReader.of(self.options, schema)
 

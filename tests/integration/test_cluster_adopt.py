@@ -21,7 +21,7 @@ GROUP = "billing"
 DYING = """
 import os, runpy, sys
 from penstock.host.os_disk import OsDisk
-from penstock.metadata.etcd import EtcdStore
+from penstock.metadata.etcd.etcd_store import EtcdStore
 
 left = int(sys.argv.pop(1))
 commit, store = EtcdStore.transact, OsDisk.store

@@ -25,8 +25,8 @@ from penstock.host.metadata_store import (
     StoreFull,
     StoreRefuses,
 )
-from penstock.metadata.etcd import EtcdStore
-from penstock.metadata.etcd_url import parse_etcd_url
+from penstock.metadata.etcd.etcd_store import EtcdStore
+from penstock.metadata.etcd.url import parse_etcd_url
 from tests.integration.etcd_process import Etcd, require_etcd, running_etcd
 from tests.unit.metadata.store_conformance import CHECKS, Check, events, expect_history_gone, put
 

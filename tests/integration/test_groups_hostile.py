@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import penstock.broker.connection as broker_connection
+import penstock.broker.network.connection as broker_connection
 from penstock.broker import router
 from penstock.errors import ErrorCode
 from penstock.groups.records import OffsetCommitKey, encode_key

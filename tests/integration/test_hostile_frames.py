@@ -9,8 +9,8 @@ from contextlib import ExitStack
 import pytest
 
 from penstock.broker.broker import BrokerLimits
-from penstock.broker.connection import ConnectionLimits
-from penstock.broker.server import ServerLimits
+from penstock.broker.network.connection import ConnectionLimits
+from penstock.broker.network.server import ServerLimits
 from penstock.protocol.frames import encode_request
 from penstock.protocol.messages.api_versions import API_VERSIONS, ApiVersionsRequest
 from penstock.protocol.messages.create_topics import CREATE_TOPICS, CreatableTopic, CreateTopicsRequest

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from penstock.broker.broker import BrokerLimits
-from penstock.broker.connection import ConnectionLimits
-from penstock.broker.memory import MemoryLimits
+from penstock.broker.network.connection import ConnectionLimits
+from penstock.broker.network.memory_budget import MemoryLimits
 from penstock.protocol.frames import encode_request
 from penstock.protocol.messages.fetch import FETCH
 from penstock.testing.in_process import broker_with

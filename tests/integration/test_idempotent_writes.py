@@ -6,7 +6,7 @@ All that Spark writes to topics goes through `write_rows`: sinks, stages of etl,
 import pyarrow as pa
 import pytest
 
-from penstock.spark.options import write_settings
+from penstock.spark.options.options import write_settings
 from penstock.spark.sink import write_rows
 from penstock.testing import broker
 from penstock.types import Offset, TopicPartition

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from penstock.broker.broker import BrokerLimits
-from penstock.broker.server import ServerLimits
+from penstock.broker.network.server import ServerLimits
 from penstock.errors import ConfigError
 from penstock.protocol.messages.metadata import METADATA, MetadataRequest
 from penstock.testing import Broker, broker

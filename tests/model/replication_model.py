@@ -14,7 +14,7 @@ from typing import NamedTuple
 from penstock.config.broker import BrokerConfig
 from penstock.errors import ApiError, ErrorCode
 from penstock.log.partition_log import Flush, PartitionLog
-from penstock.log.reading import ColdRead
+from penstock.log.reading.cold_reading import ColdRead
 from penstock.log.recovery import open_log
 from penstock.log.truncation import BeginningAnew, Truncation
 from penstock.protocol.batches import parse_header, split_batches

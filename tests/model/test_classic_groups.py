@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.errors import ErrorCode
-from penstock.groups.classic_group import ClassicState
+from penstock.groups.classic.classic_group import ClassicState
 from penstock.protocol.messages.leave_group import MemberIdentity
-from tests.unit.groups.classic_support import EVER_S, Asked, World
+from tests.unit.groups.classic.classic_support import EVER_S, Asked, World
 
 PROTOCOLS = [
     [("range", b"1")],

@@ -10,12 +10,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.log.partition_log import PartitionLog
-from penstock.log.time_lookup import TimedSegment, TimeLookup, look_up
+from penstock.log.reading.time_lookup import TimedSegment, TimeLookup, look_up
 from penstock.protocol.batches import parse_header
 from penstock.protocol.compression import Codec
 from penstock.protocol.records import Record
 from penstock.types import Offset
-from tests.unit.log.compaction_support import Put, compact, dirt_of, job_of, put, read_records, records_of
+from tests.unit.log.compaction.compaction_support import (
+    Put,
+    compact,
+    dirt_of,
+    job_of,
+    put,
+    read_records,
+    records_of,
+)
 from tests.unit.log.log_support import NOW_MS, batches, checkpoint, new_disk, new_log, read, reopened
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"e" * 200, b""])

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.groups.consumer_group import ConsumerGroup, ConsumerState
+from penstock.groups.consumer.consumer_group import ConsumerGroup, ConsumerState
 from penstock.groups.migration import Group
 from penstock.metadata.image import Topic
 from penstock.types import TopicId
-from tests.unit.groups.consumer_support import SESSION_MS, Member, World, topic
+from tests.unit.groups.consumer.consumer_support import SESSION_MS, Member, World, topic
 
 NAMES = ("a", "b", "c")
 SUBSCRIPTIONS = st.lists(st.sampled_from(NAMES), unique=True, max_size=3)

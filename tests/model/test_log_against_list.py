@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.limits import DECOMPRESSED_BYTES_MAX
 from penstock.log.partition_log import PartitionLog
-from penstock.log.reading import ColdRead
+from penstock.log.reading.cold_reading import ColdRead
+from penstock.log.reading.time_lookup import TimedSegment, TimeLookup, look_up
 from penstock.log.retention import RetentionPolicy, segments_to_drop
-from penstock.log.time_lookup import TimedSegment, TimeLookup, look_up
 from penstock.log.truncation import truncate_to
 from penstock.protocol import records
 from penstock.protocol.batches import parse_header, split_batches

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.errors import ErrorCode
-from penstock.groups.consumer_group import ConsumerGroup, ConsumerState
+from penstock.groups.consumer.consumer_group import ConsumerGroup, ConsumerState
 from penstock.groups.consumer_protocol import ConsumerProtocolSubscription, decode_subscription
-from tests.unit.groups.consumer_support import Member, World, topic, topic_id
+from tests.unit.groups.consumer.consumer_support import Member, World, topic, topic_id
 from tests.unit.groups.migration_support import Classic, assignment
 
 PARTITIONS = 6

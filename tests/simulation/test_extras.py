@@ -2,10 +2,10 @@
 
 import pytest
 
-from penstock.broker.damaged_replicas import DamagedReplicas
+from penstock.broker.replication.damaged_replicas import DamagedReplicas
 from penstock.metadata.facts import GROUP_TOPIC
+from penstock.sim.cluster.checks.compacted_ledger import CompactedLedger
 from penstock.sim.cluster.cluster import CROWD_TOPIC, SimCluster
-from penstock.sim.cluster.compacted_ledger import CompactedLedger
 from penstock.sim.cluster.extras import CROWD, NO_EXTRAS, WITHOUT_OF_EXTRAS, Extras
 from penstock.sim.cluster.plan import FIRST_OF_EXTRAS, OF_EXTRAS, Fault, Kind, drawn
 from penstock.sim.history import Violation

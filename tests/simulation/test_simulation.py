@@ -11,14 +11,15 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from penstock.broker import compaction
-from penstock.broker.flusher import Flusher
+from penstock.broker.storage import compaction
+from penstock.broker.storage.flusher import Flusher
 from penstock.errors import CorruptData, StorageFailed
-from penstock.log import cleaning, recovery
-from penstock.log.compaction import group_segments
+from penstock.log import recovery
+from penstock.log.compaction import cleaner as cleaning
+from penstock.log.compaction.cleanable import group_segments
+from penstock.log.compaction.swap import discard
 from penstock.log.partition_log import Flush, PartitionLog
 from penstock.log.producers import Producers
-from penstock.log.swap import discard
 from penstock.replication.partition import Partition
 from penstock.sim.history import Violation
 from penstock.sim.run import main, run_seed

@@ -12,8 +12,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from penstock.errors import CommandFailed
-from penstock.spark.pipelines.archive import ArchiveReport, ArchiveSettings, archive
-from penstock.spark.pipelines.running import Stop
+from penstock.spark.pipelines.archive.archive import ArchiveReport, ArchiveSettings, archive
+from penstock.spark.pipelines.common.running import Stop
 from penstock.spark.session import spark_session
 
 

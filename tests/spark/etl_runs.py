@@ -5,12 +5,12 @@ from textwrap import dedent
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.config.listeners import Address
-from penstock.spark.pipelines.cluster import cluster, partitions_of
-from penstock.spark.pipelines.etl.run import EtlReport, etl
+from penstock.spark.pipelines.common.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.running import Stop
+from penstock.spark.pipelines.etl.etl import EtlReport, etl
 from penstock.spark.pipelines.etl.spec import Spec
 from penstock.spark.pipelines.etl.spec_file import read_spec
 from penstock.spark.pipelines.etl.stages import EtlSettings
-from penstock.spark.pipelines.running import Stop
 from penstock.spark.records.decode import Columns, Decoder
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster import LATEST, ClusterClient

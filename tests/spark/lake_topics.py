@@ -12,7 +12,7 @@ from penstock.spark.records.encode import encode
 from penstock.testing import Broker
 from penstock.types import TopicPartition
 from tests.spark.topics import BATCH_BYTES_MAX, client_of, create
-from tests.unit.spark.lake_tables import TestTable
+from tests.unit.spark.lake.lake_tables import TestTable
 
 FIRST_MS = 1_794_744_000_000
 KEYS = 10

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import pyspark
 
-from penstock.spark.jvm import ensure_java
+from penstock.spark.runtime.jvm import ensure_java
 
 WORKERS = 2
 WORKER_CORES = 1

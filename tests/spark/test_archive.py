@@ -21,9 +21,9 @@ from penstock.errors import CommandFailed
 from penstock.spark.lake import sink
 from penstock.spark.lake.description import FORMATS, open_table, read_description
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.pipelines.archive import ArchiveReport, ArchiveSettings, archive, check
-from penstock.spark.pipelines.archive_tasks import COLUMNS
-from penstock.spark.pipelines.running import Stop, failures_told
+from penstock.spark.pipelines.archive.archive import ArchiveReport, ArchiveSettings, archive, check
+from penstock.spark.pipelines.archive.archive_tasks import COLUMNS
+from penstock.spark.pipelines.common.running import Stop, failures_told
 from penstock.testing import Broker
 from tests.integration.broker_process import eventually, penstock
 from tests.spark.archive_topics import Audit, Connected, Producing, audited, rows_of

@@ -19,15 +19,15 @@ from penstock.errors import CommandFailed, ConfigError
 from penstock.spark import session
 from penstock.spark.lake.description import FORMATS
 from penstock.spark.lake.table import Batch, DataFile
+from penstock.spark.pipelines.audit.audit import AuditSettings, audit, check
 from penstock.spark.pipelines.audit.ids import parse_ids
 from penstock.spark.pipelines.audit.report import AuditReport
-from penstock.spark.pipelines.audit.run import AuditSettings, audit, check
-from penstock.spark.pipelines.running import Stop
+from penstock.spark.pipelines.common.running import Stop
 from penstock.testing import Broker
 from tests.integration.broker_process import eventually, penstock
 from tests.spark.lake_topics import SCHEMA, backwards, make_lake, make_topic, record, records, send
 from tests.spark.topics import create
-from tests.unit.spark.lake_tables import TestTable
+from tests.unit.spark.lake.lake_tables import TestTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

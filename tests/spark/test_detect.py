@@ -12,11 +12,11 @@ import pytest
 
 from penstock.errors import CommandFailed
 from penstock.protocol.compression import Codec
-from penstock.spark.pipelines.alone import alone
+from penstock.spark.pipelines.common.run_lock import alone
+from penstock.spark.pipelines.common.running import Stop
+from penstock.spark.pipelines.detect.detect import DetectReport, DetectSettings, check, detect
 from penstock.spark.pipelines.detect.rules import Kind, Rule, Rules, Stream, read_rules
-from penstock.spark.pipelines.detect.run import DetectReport, DetectSettings, check, detect
 from penstock.spark.pipelines.detect.state import Alert, alert_id
-from penstock.spark.pipelines.running import Stop
 from penstock.spark.records.encode import encode
 from penstock.testing import Broker
 from penstock.types import TopicPartition

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from penstock.errors import CommandFailed
 from penstock.protocol.compression import Codec
-from penstock.spark.pipelines.alone import alone
+from penstock.spark.pipelines.common.run_lock import alone
 from penstock.spark.pipelines.etl import stages
 from penstock.spark.pipelines.etl.spec import FromDatabase
 from penstock.spark.pipelines.etl.stage_sink import Dead

@@ -9,16 +9,16 @@ import pytest
 
 from penstock.errors import CommandFailed
 from penstock.protocol.compression import Codec
-from penstock.spark.pipelines.insights.run import (
+from penstock.spark.pipelines.common.jobs import GivenUp
+from penstock.spark.pipelines.common.running import Stop
+from penstock.spark.pipelines.insights.insights import (
     InsightsReport,
     InsightsSettings,
     check,
     insights,
     parse_made,
 )
-from penstock.spark.pipelines.jobs import GivenUp
 from penstock.spark.pipelines.replay.plan import Bound
-from penstock.spark.pipelines.running import Stop
 from penstock.spark.records.encode import encode
 from penstock.spark.records.partitioning import partition_of
 from penstock.testing import Broker

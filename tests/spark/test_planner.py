@@ -2,11 +2,11 @@
 
 import pytest
 
-from penstock.spark.discovery import DataLost
-from penstock.spark.offsets import Mark
-from penstock.spark.options import stream_read_settings
-from penstock.spark.planner import Planner
-from penstock.spark.source import RangePartition
+from penstock.spark.options.options import stream_read_settings
+from penstock.spark.source.discovery import DataLost
+from penstock.spark.source.offsets import Mark
+from penstock.spark.source.planner import Planner
+from penstock.spark.source.source import RangePartition
 from penstock.testing import Broker
 from penstock.types import TopicPartition
 from tests.spark.topics import create, fill, numbered

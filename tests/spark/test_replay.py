@@ -15,20 +15,20 @@ import pytest
 from penstock.errors import CommandFailed
 from penstock.spark.lake.description import FORMATS, open_table
 from penstock.spark.lake.table import Span
-from penstock.spark.pipelines.alone import alone
+from penstock.spark.pipelines.audit.audit import AuditSettings, audit
 from penstock.spark.pipelines.audit.ids import parse_ids
-from penstock.spark.pipelines.audit.run import AuditSettings, audit
-from penstock.spark.pipelines.replay import run as module
+from penstock.spark.pipelines.common.run_lock import alone
+from penstock.spark.pipelines.common.running import Stop
+from penstock.spark.pipelines.replay import replay as module
 from penstock.spark.pipelines.replay.plan import Bound, Record, Slice, Times
+from penstock.spark.pipelines.replay.replay import ReplaySettings, check, dry_run, replay
 from penstock.spark.pipelines.replay.report import ReplayReport
-from penstock.spark.pipelines.replay.run import ReplaySettings, check, dry_run, replay
-from penstock.spark.pipelines.running import Stop
 from penstock.testing import Broker
 from penstock.types import TopicPartition
 from tests.integration.broker_process import eventually, penstock
 from tests.spark.lake_topics import backwards, make_lake, make_topic, table_rows
 from tests.spark.topics import create
-from tests.unit.spark.lake_tables import TestTable
+from tests.unit.spark.lake.lake_tables import TestTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

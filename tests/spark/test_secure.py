@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from penstock.cli.connection import broker_at
-from penstock.cli.pipeline import access_of
+from penstock.cli.pipeline.app import access_of
 from tests.integration.broker_process import BrokerProcess, eventually, serving
 from tests.integration.test_tls import Certificates
 from tests.spark.archive_topics import Connected

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.spark.lake.description import open_table
-from penstock.spark.pipelines.audit.run import AuditSettings, audit
-from penstock.spark.pipelines.running import Stop
+from penstock.spark.pipelines.audit.audit import AuditSettings, audit
+from penstock.spark.pipelines.common.running import Stop
 from tests.integration.broker_process import BrokerProcess, eventually, serving
 from tests.spark.archive_topics import Connected
 from tests.spark.spark_cluster import SparkCluster, kill_session, spark_cluster

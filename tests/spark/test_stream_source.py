@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from penstock.spark.offsets import mark_of
+from penstock.spark.source.offsets import mark_of
 from penstock.testing import Broker
 from penstock.types import TopicPartition
 from tests.spark.topics import client_of, committed, create, eventually, fill, numbered

@@ -57,7 +57,7 @@ def _text(node: ast.expr) -> str:
 @pytest.mark.parametrize(
     ("line", "name"),
     [
-        ('monkeypatch.setattr("penstock.broker.server.tick", f)', "penstock.broker.server.tick"),
+        ('monkeypatch.setattr("penstock.broker.router.tick", f)', "penstock.broker.router.tick"),
         ('monkeypatch.setattr(server, "SWEEP_MS", 1)', "SWEEP_MS"),
         ('monkeypatch.setattr(\n    regex, "_TURN_UNITS_MAX", 1\n)', "_TURN_UNITS_MAX"),
         ('patch.object(record_starts, "_LANES_MIN", 1)', "_LANES_MIN"),

@@ -48,8 +48,9 @@ def test_each_file_says_what_it_is_for(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_broad_excepts_stand_only_at_the_root_of_a_task(path: Path) -> None:
-    allowed = {"host/worker.py", "broker/connection.py", "broker/cleaner_main.py", "coordinator/shard.py"}
-    allowed.add("broker/fetchers.py")
+    allowed = {"host/worker.py", "broker/network/connection.py", "coordinator/shard.py"}
+    allowed.add("broker/storage/cleaner_worker.py")
+    allowed.add("broker/replication/replica_fetchers.py")
     allowed.add("sim/run.py")  # whatever a seed raises is its result
     allowed.add("sim/stepping.py")  # a worker's thread, as in host/worker.py
     if str(path.relative_to(SOURCE)) in allowed:

@@ -10,7 +10,11 @@ FILE_LINES_MAX = 600
 API_FILE_LINES_MAX = 160
 FUNCTION_LINES_MAX = 70
 PARAMETERS_MAX = 8
+FOLDER_FILES_MAX = 20
+ONE_FILE_PER_API = {"broker/apis", "protocol/messages"}
 
+SOURCE = ROOT / "src" / "penstock"
+FOLDERS = sorted(path.parent for path in SOURCE.rglob("__init__.py"))
 FILES = sorted(
     path for folder in ("src", "tests", "benchmarks", "tools") for path in (ROOT / folder).rglob("*.py")
 )
@@ -43,3 +47,10 @@ def test_functions_take_few_parameters(path: Path) -> None:
         first = arguments.args[0].arg if arguments.args else ""
         count -= first in ("self", "cls")
         assert count <= PARAMETERS_MAX, f"{function.name} takes {count}"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_folders_stay_small(folder: Path) -> None:
+    files = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+    if str(folder.relative_to(SOURCE)) not in ONE_FILE_PER_API:
+        assert len(files) <= FOLDER_FILES_MAX, f"{len(files)} files; give each of its subjects a folder"

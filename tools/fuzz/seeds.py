@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from random import Random
 
-from penstock.metadata.values import (
+from penstock.metadata.documents import (
     BrokerConfigValue,
     BrokerValue,
     EndpointValue,

@@ -12,7 +12,7 @@ from penstock.errors import ConfigError, CorruptData, ProtocolError
 from penstock.host.os_disk import OsDisk
 from penstock.log.partition_log import LogSettings
 from penstock.log.recovery import open_log
-from penstock.metadata import values
+from penstock.metadata import documents
 from penstock.protocol.batches import check_client_shape, parse_header, seal_in_place, split_batches
 from penstock.protocol.compiler import decoder, encode
 from penstock.protocol.compression import Codec, decompress
@@ -35,11 +35,11 @@ _SETTINGS = LogSettings(
     segment_bytes=1 << 20, segment_ms=10**10, index_interval_bytes=64, index_bytes_max=1 << 20
 )
 _KINDS: tuple[Any, ...] = (
-    values.TopicValue,
-    values.PartitionValue,
-    values.BrokerValue,
-    values.BrokerConfigValue,
-    values.ProducerIdsValue,
+    documents.TopicValue,
+    documents.PartitionValue,
+    documents.BrokerValue,
+    documents.BrokerConfigValue,
+    documents.ProducerIdsValue,
 )
 
 
@@ -194,10 +194,10 @@ def metadata_values(data: bytes) -> None:
         return
     kind = _KINDS[data[0] % len(_KINDS)]
     try:
-        value = values.decode(kind, "key", data[1:])
+        value = documents.decode(kind, "key", data[1:])
     except CorruptData:
         return
-    assert values.decode(kind, "key", values.encode(value)) == value
+    assert documents.decode(kind, "key", documents.encode(value)) == value
 
 
 def configs(data: bytes) -> None:

@@ -11,31 +11,31 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from penstock.broker.cleaner import ProcessCleaner
-from penstock.broker.cluster import Cluster
-from penstock.broker.cluster_groups import ClusterGroups
-from penstock.broker.cold_reads import ColdReads
-from penstock.broker.compaction import Cleaner, Compaction
-from penstock.broker.compaction import Means as CleaningMeans
-from penstock.broker.connection import CONNECTION_LIMITS, ConnectionLimits, Shared
-from penstock.broker.coordination import Means
+from penstock.broker.cluster.cluster_member import Place, SharedStore, opening_image, way_between_brokers
+from penstock.broker.cluster.membership import agree_on_cluster
+from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.peer_requests import PeerQuestions
+from penstock.broker.cluster.topic_creation import TopicCreation
+from penstock.broker.data.fetch_reader import NO_FOLLOWERS
+from penstock.broker.data.pending_produce import PRODUCE_LIMITS, ProduceLimits
+from penstock.broker.data.timestamp_lookup import TimeLookups
 from penstock.broker.failures import leave_on_failure, notice_bug, report_failure, stop_on_failure
-from penstock.broker.fetch_reads import NO_FOLLOWERS
-from penstock.broker.group_coordinator import GroupCoordinator, group_shards
-from penstock.broker.group_reports import GroupReports
-from penstock.broker.log_positions import LogPositions
-from penstock.broker.membership import agree_on_cluster
-from penstock.broker.peer_questions import PeerQuestions
-from penstock.broker.place import Place, SharedStore, opening_image, way_between_brokers
-from penstock.broker.produce_progress import PRODUCE_LIMITS, ProduceLimits
+from penstock.broker.groups.cluster_groups import ClusterGroups
+from penstock.broker.groups.coordinator_runtime import Means
+from penstock.broker.groups.group_coordinator import GroupCoordinator, group_shards
+from penstock.broker.groups.group_lag import GroupReports
+from penstock.broker.groups.log_positions import LogPositions
+from penstock.broker.groups.record_timestamps import RecordTimes
+from penstock.broker.network.connection import CONNECTION_LIMITS, ConnectionLimits, Shared
+from penstock.broker.network.server import SERVER_LIMITS, Server, ServerLimits
 from penstock.broker.quotas import NoQuotas, Quotas
-from penstock.broker.record_times import RecordTimes
 from penstock.broker.router import Router
 from penstock.broker.routes import Parts, add_routes
-from penstock.broker.server import SERVER_LIMITS, Server, ServerLimits
-from penstock.broker.storage import STORAGE_LIMITS, Storage, StorageLimits
-from penstock.broker.time_lookups import TimeLookups
-from penstock.broker.topic_creation import TopicCreation
+from penstock.broker.storage.cleaner_process import ProcessCleaner
+from penstock.broker.storage.cold_reads import ColdReads
+from penstock.broker.storage.compaction import Cleaner, Compaction
+from penstock.broker.storage.compaction import Means as CleaningMeans
+from penstock.broker.storage.storage import STORAGE_LIMITS, Storage, StorageLimits
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Listener
 from penstock.controller.decision import NOTHING_TO_DO, Decision, pieces
@@ -79,8 +79,8 @@ from penstock.security.access import AllowEverything, Authorizer
 
 def etcd_store(address: str) -> MetadataStore:
     # A broker that is alone never loads them.
-    from penstock.metadata.etcd import EtcdStore
-    from penstock.metadata.etcd_url import parse_etcd_url
+    from penstock.metadata.etcd.etcd_store import EtcdStore
+    from penstock.metadata.etcd.url import parse_etcd_url
 
     return EtcdStore(parse_etcd_url(address))
 

@@ -44,19 +44,19 @@ from penstock.broker.apis.produce import Produce
 from penstock.broker.apis.sync_group import SyncGroup
 from penstock.broker.apis.unregister_broker import UnregisterBroker
 from penstock.broker.apis.update_features import UpdateFeatures
-from penstock.broker.appending import Appending
-from penstock.broker.cluster import Cluster
-from penstock.broker.cold_reads import ColdReads
-from penstock.broker.fetch_reads import NO_FOLLOWERS, FetchReads, Followers
-from penstock.broker.fetch_sessions import FetchSessions, RecalledFetch
-from penstock.broker.group_coordinator import GroupCoordinator
-from penstock.broker.group_reports import GroupReports as Reports
-from penstock.broker.log_positions import LogPositions as Positions
-from penstock.broker.produce_progress import ACKS_NONE, PRODUCE_LIMITS, ProduceLimits
+from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.topic_creation import TopicCreation
+from penstock.broker.data.append import Appending
+from penstock.broker.data.fetch_reader import NO_FOLLOWERS, FetchReads, Followers
+from penstock.broker.data.fetch_sessions import FetchSessions, RecalledFetch
+from penstock.broker.data.pending_produce import ACKS_NONE, PRODUCE_LIMITS, ProduceLimits
+from penstock.broker.data.timestamp_lookup import TimeLookups
+from penstock.broker.groups.group_coordinator import GroupCoordinator
+from penstock.broker.groups.group_lag import GroupReports as Reports
+from penstock.broker.groups.log_positions import LogPositions as Positions
 from penstock.broker.router import Route, Router, never_waits
-from penstock.broker.storage import Storage
-from penstock.broker.time_lookups import TimeLookups
-from penstock.broker.topic_creation import TopicCreation
+from penstock.broker.storage.cold_reads import ColdReads
+from penstock.broker.storage.storage import Storage
 from penstock.host.clock import Clock
 from penstock.host.randomness import Randomness
 from penstock.host.tasks import Tasks

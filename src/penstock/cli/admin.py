@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import admin as untyped
 
-from penstock.cli.cluster import reported, why_not_asked
 from penstock.cli.connection import Broker
 from penstock.cli.main import sentence
 from penstock.cli.times import Kind, Place
+from penstock.cli.topic_state import reported, why_not_asked
 from penstock.errors import CommandFailed
 
 # Its names are declared in modules of which it does not say that it passes them on.

@@ -16,16 +16,16 @@ from penstock import __version__
 from penstock.cli.command import examples, new_app
 
 COMMANDS: Final = {
-    "serve": ("penstock.cli.serve", "Start a broker."),
+    "serve": ("penstock.cli.server.serve", "Start a broker."),
     "topic": ("penstock.cli.topic", "Create, list, describe, alter, truncate and delete topics."),
-    "produce": ("penstock.cli.produce", "Write records to a topic."),
-    "consume": ("penstock.cli.consume", "Print the records of a topic."),
-    "group": ("penstock.cli.group", "List, describe, reset and delete consumer groups."),
-    "cluster": ("penstock.cli.cluster_app", "Run and look after a cluster of brokers."),
-    "pipeline": ("penstock.cli.pipeline", "Run data pipelines on Spark."),
+    "produce": ("penstock.cli.records.produce", "Write records to a topic."),
+    "consume": ("penstock.cli.records.consume", "Print the records of a topic."),
+    "group": ("penstock.cli.group.app", "List, describe, reset and delete consumer groups."),
+    "cluster": ("penstock.cli.cluster.app", "Run and look after a cluster of brokers."),
+    "pipeline": ("penstock.cli.pipeline.app", "Run data pipelines on Spark."),
     "log-dirs": ("penstock.cli.log_dirs", "Show how much disk each partition takes."),
     "dump-log": ("penstock.cli.dump_log", "Print or verify the files of a log, without a broker."),
-    "check-config": ("penstock.cli.check_config", "Check settings without starting a broker."),
+    "check-config": ("penstock.cli.server.check_config", "Check settings without starting a broker."),
 }
 EXAMPLES: Final = examples(
     ("A broker, its data in ./penstock-data", "penstock serve"),

@@ -194,7 +194,7 @@ def _plain(row: "Row") -> dict[str, Any]:
     """The same in what JSON can say, records as `penstock consume --format json` prints them."""
     if row["type"] != "record":
         return row
-    from penstock.cli.record_output import content_fields, header_pairs
+    from penstock.cli.records.record_output import content_fields, header_pairs
 
     return {
         "type": "record",

@@ -49,8 +49,8 @@ def log_dirs(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    from penstock.cli.cluster import find_topics
     from penstock.cli.output import json_line
+    from penstock.cli.topic_state import find_topics
 
     if topics:
         find_topics(broker, topics)
@@ -64,7 +64,7 @@ def log_dirs(
 
 def read_directories(broker: "Broker", topics: list[str] | None) -> list[LogDirectory]:
     """Of every broker of the cluster: each knows only its own."""
-    from penstock.cli.cluster import metadata_of
+    from penstock.cli.topic_state import metadata_of
     from penstock.config.listeners import Address
 
     with broker.client() as client:
@@ -77,7 +77,7 @@ def read_directories(broker: "Broker", topics: list[str] | None) -> list[LogDire
 
 
 def _directories_of(client: Any, node_id: int, topics: list[str] | None) -> list[LogDirectory]:
-    from penstock.cli.cluster import error_name
+    from penstock.cli.topic_state import error_name
     from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS, DescribeLogDirsRequest
 
     answer = client.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=None))

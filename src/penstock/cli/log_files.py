@@ -15,12 +15,12 @@ from penstock.errors import CorruptData
 from penstock.limits import DECOMPRESSED_BYTES_MAX
 from penstock.log.checkpoint import parse_rows
 from penstock.log.epochs import FILE_NAME as EPOCH_FILE
-from penstock.log.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
+from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
+from penstock.log.index.time_index import ENTRY as TIME_ENTRY
 from penstock.log.partition_log import LOG_START_FILE, SNAPSHOT_SUFFIX
 from penstock.log.producers import Producers
-from penstock.log.reading import check_stored
+from penstock.log.reading.cold_reading import check_stored
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
-from penstock.log.time_index import ENTRY as TIME_ENTRY
 from penstock.protocol import records
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
 from penstock.protocol.compression import Codec

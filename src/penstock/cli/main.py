@@ -15,7 +15,7 @@ import sys
 
 EXIT_WRONG_USE = 2
 EXIT_INTERRUPTED = 130
-BROKER_COMMANDS = {"serve": "penstock.cli.serve", "check-config": "penstock.cli.check_config"}
+BROKER_COMMANDS = {"serve": "penstock.cli.server.serve", "check-config": "penstock.cli.server.check_config"}
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ from penstock.limits import PARTITIONS_PER_TOPIC_MAX
 
 if TYPE_CHECKING:
     from penstock.cli.admin import FoundOffset, Setting
-    from penstock.cli.cluster import TopicState
     from penstock.cli.connection import Broker
     from penstock.cli.times import Place
+    from penstock.cli.topic_state import TopicState
 
 BROKER_DEFAULT = -1
 """Kafka's way to leave a number to the broker."""
@@ -84,8 +84,8 @@ def create(
     as_json: Json = False,
 ) -> None:
     from penstock.cli.admin import Admin
-    from penstock.cli.cluster import find_topic
     from penstock.cli.output import counted, json_line
+    from penstock.cli.topic_state import find_topic
 
     settings = settings_of(set_ or (), "--set")
     with broker.client():  # says what is wrong if there is no broker
@@ -121,8 +121,8 @@ def list_(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    from penstock.cli.cluster import list_topics
     from penstock.cli.output import json_line, note, table
+    from penstock.cli.topic_state import list_topics
 
     with broker.client() as client:
         topics = [topic for topic in list_topics(client) if internal or not topic.is_internal]
@@ -154,8 +154,8 @@ def describe(
     as_json: Json = False,
 ) -> None:
     from penstock.cli.admin import Admin
-    from penstock.cli.cluster import find_topics
     from penstock.cli.output import json_line
+    from penstock.cli.topic_state import find_topics
 
     names = list(dict.fromkeys(names))
     topics = find_topics(broker, names)
@@ -236,9 +236,9 @@ def offsets(
 ) -> None:
     """On a compacted topic the counts are upper bounds: removed records leave gaps."""
     from penstock.cli.admin import Admin
-    from penstock.cli.cluster import find_topic
     from penstock.cli.output import json_line, table
     from penstock.cli.times import Kind
+    from penstock.cli.topic_state import find_topic
 
     place = _place(at, Kind.TIMESTAMP, "--time") if at is not None else None
     topic, admin = find_topic(broker, name), Admin(broker)
@@ -300,7 +300,7 @@ def alter(
     ] = None,
 ) -> None:
     from penstock.cli.admin import Admin
-    from penstock.cli.cluster import find_topic
+    from penstock.cli.topic_state import find_topic
 
     changes: dict[str, str | None] = {**settings_of(set_ or (), "--set")}
     for key in unset or ():
@@ -351,8 +351,8 @@ DELETE_EXAMPLES = examples(
 @client_command
 def delete(broker: "Broker", names: Names, yes: Yes = False) -> None:
     from penstock.cli.admin import Admin
-    from penstock.cli.cluster import find_topics
     from penstock.cli.output import confirm
+    from penstock.cli.topic_state import find_topics
 
     names = list(dict.fromkeys(names))
     find_topics(broker, names)
@@ -383,8 +383,8 @@ def truncate(
     yes: Yes = False,
 ) -> None:
     from penstock.cli.admin import Admin
-    from penstock.cli.cluster import find_topic, no_partition
     from penstock.cli.output import confirm, counted, table
+    from penstock.cli.topic_state import find_topic, no_partition
 
     if before != "latest" and not (before.isascii() and before.isdigit()):
         raise typer.BadParameter(f"{before!r} is neither an offset nor latest", param_hint="--before")

@@ -1,0 +1,1 @@
+"""Decisions about the cluster, made from one image: topics, placement, elections, ISR, moves."""

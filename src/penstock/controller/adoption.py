@@ -16,9 +16,9 @@ from penstock.controller.brokers import adopt
 from penstock.controller.decision import Decision
 from penstock.errors import ConfigError, CorruptData
 from penstock.host.metadata_store import ABSENT, Compare, Delete, DeleteAll, Put, Snapshot
+from penstock.metadata.documents import BrokerValue, decode
 from penstock.metadata.image import ClusterImage, image_of
 from penstock.metadata.keys import CLUSTER_ID_KEY, BrokerKey, ControllerKey, Keys, LiveKey
-from penstock.metadata.values import BrokerValue, decode
 
 EVERYTHING = "/penstock/"
 """What a cluster keeps in a store begins so, whichever it is."""

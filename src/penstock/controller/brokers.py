@@ -36,10 +36,10 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import ABSENT, Compare, Delete, Put, SessionId
 from penstock.limits import BROKERS_MAX
 from penstock.metadata import levels
+from penstock.metadata.documents import BrokerValue, ControllerValue, EndpointValue, LiveValue, encode
 from penstock.metadata.durability import eligible, has_lost_copy, kept_its_records
 from penstock.metadata.facts import Broker, ClusterImage, Endpoint, PartitionState, Topic, without
 from penstock.metadata.keys import Keys
-from penstock.metadata.values import BrokerValue, ControllerValue, EndpointValue, LiveValue, encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

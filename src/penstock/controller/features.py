@@ -4,9 +4,9 @@ from penstock.controller.decision import NOTHING_TO_DO, Decision, term_of
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Compare, Put
 from penstock.metadata import levels
+from penstock.metadata.documents import FeaturesValue, encode
 from penstock.metadata.facts import ClusterImage
 from penstock.metadata.keys import Keys
-from penstock.metadata.values import FeaturesValue, encode
 
 
 def upgrade(image: ClusterImage, level: int, *, newest: int = levels.NEWEST) -> Decision:

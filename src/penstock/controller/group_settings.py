@@ -6,9 +6,9 @@ from penstock.controller.decision import Decision
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import ABSENT, Compare, Delete, Put
 from penstock.limits import GROUPS_WITH_SETTINGS_MAX
+from penstock.metadata.documents import GroupConfigValue, encode
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.keys import Keys
-from penstock.metadata.values import GroupConfigValue, encode
 
 
 def alter_group_config(

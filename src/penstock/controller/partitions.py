@@ -22,10 +22,10 @@ import msgspec
 from penstock.controller.decision import Decision, alive
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Compare, Put
+from penstock.metadata.documents import PartitionValue, encode
 from penstock.metadata.durability import eligible, min_isr, min_isr_changes
 from penstock.metadata.facts import NO_NODE, ClusterImage, PartitionState, Topic
 from penstock.metadata.keys import Keys
-from penstock.metadata.values import PartitionValue, encode
 
 Partition = tuple[Topic, PartitionState]
 

@@ -48,10 +48,7 @@ from penstock.limits import (
     TOPIC_NAME_CHARACTERS_MAX,
 )
 from penstock.metadata import levels
-from penstock.metadata.durability import changes_min_isr
-from penstock.metadata.facts import ClusterImage, Endpoint, PartitionState, Topic, metric_name
-from penstock.metadata.keys import Keys, acceptable_topic_id, topic_id_text
-from penstock.metadata.values import (
+from penstock.metadata.documents import (
     BrokerConfigValue,
     BrokerValue,
     EndpointValue,
@@ -60,6 +57,9 @@ from penstock.metadata.values import (
     TopicValue,
     encode,
 )
+from penstock.metadata.durability import changes_min_isr
+from penstock.metadata.facts import ClusterImage, Endpoint, PartitionState, Topic, metric_name
+from penstock.metadata.keys import Keys, acceptable_topic_id, topic_id_text
 from penstock.types import ProducerId, TopicId
 
 BROKER_DEFAULT = -1

@@ -28,8 +28,8 @@ from penstock.controller.partitions import Partition, every_partition
 from penstock.controller.reassignment import complete, reassign
 from penstock.host.metadata_store import Compare, Delete
 from penstock.limits import REASSIGNMENTS_AT_ONCE, UPKEEP_DECISIONS_MAX
-from penstock.metadata.changes import changed_partitions, changed_topics
 from penstock.metadata.facts import NO_NODE, Broker, ClusterImage
+from penstock.metadata.image_changes import changed_partitions, changed_topics
 from penstock.metadata.keys import Keys
 
 

@@ -3,7 +3,7 @@
 Finds the group that a request is about and hands the request to the protocol that the group speaks.
 A member of the classic protocol may be in a group of the new one, which then answers it in its way.
 
-What the log says is in `book.py`, what is forgotten in `forgetting.py`.
+What the log says is in `group_store.py`, what is forgotten in `expiry_scan.py`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,41 +13,41 @@ from typing import Final, NamedTuple, Self
 
 from penstock.coordinator.outcome import NOTHING, Now, Outcome, Pending, StateRecord
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups import (
-    classic_heartbeat,
-    classic_join,
-    classic_leave,
-    classic_sync,
-    classic_timers,
-    consumer_checks,
-    consumer_classic,
+from penstock.groups.classic import classic_timers
+from penstock.groups.classic import heartbeat as classic_heartbeat
+from penstock.groups.classic import join as classic_join
+from penstock.groups.classic import leave as classic_leave
+from penstock.groups.classic import sync as classic_sync
+from penstock.groups.classic.classic_group import ClassicGroup
+from penstock.groups.classic.join import Asking
+from penstock.groups.classic.rebalance import refresh_session
+from penstock.groups.consumer import (
+    classic_members,
     consumer_heartbeat,
     consumer_leave,
     consumer_timers,
+    request_validation,
 )
-from penstock.groups.book import Book
-from penstock.groups.classic_group import ClassicGroup
-from penstock.groups.classic_join import Asking
-from penstock.groups.classic_rebalance import refresh_session
-from penstock.groups.commits import CommitRequest, check_size, not_older
-from penstock.groups.consumer_describe import describe
-from penstock.groups.consumer_group import ConsumerGroup
-from penstock.groups.consumer_heartbeat import Caller
-from penstock.groups.expiry import TIME_KEY, UNKNOWN_MS, time_of
-from penstock.groups.forgetting import FORGETTING, Forgetting, subscribed_topics
-from penstock.groups.migration import Group, Settled
-from penstock.groups.offsets import Offsets, commit_records, tombstones
-from penstock.groups.rates import RateKey
-from penstock.groups.room import does_commit_grow, does_heartbeat_grow, does_join_grow, does_sync_grow
-from penstock.groups.sign_of_life import sign_of_life
-from penstock.groups.status import (
+from penstock.groups.consumer.consumer_group import ConsumerGroup
+from penstock.groups.consumer.consumer_heartbeat import Caller
+from penstock.groups.consumer.describe import describe
+from penstock.groups.consumer.heartbeat_without_log import sign_of_life
+from penstock.groups.group_context import Surroundings, TimerKey
+from penstock.groups.group_status import (
     GroupStatus,
     Position,
     classic_status,
     consumer_status,
     rebalance_status,
 )
-from penstock.groups.surroundings import Surroundings, TimerKey
+from penstock.groups.group_store import Book
+from penstock.groups.memory_check import does_commit_grow, does_heartbeat_grow, does_join_grow, does_sync_grow
+from penstock.groups.migration import Group, Settled
+from penstock.groups.offsets.commit import CommitRequest, check_size, not_older
+from penstock.groups.offsets.committed_offsets import Offsets, commit_records, tombstones
+from penstock.groups.offsets.consume_rate import RateKey
+from penstock.groups.offsets.expiry import TIME_KEY, UNKNOWN_MS, time_of
+from penstock.groups.offsets.expiry_scan import FORGETTING, Forgetting, subscribed_topics
 from penstock.limits import (
     GROUP_TURN_RECORDS,
     STATE_RECORDS_PER_TURN,
@@ -205,7 +205,7 @@ class Groups:
         if does_join_grow(group, request):
             self._check_room(ErrorCode.GROUP_MAX_SIZE_REACHED)
         if isinstance(group, ConsumerGroup):
-            return self._settle(consumer_classic.join(self._surroundings, group, request, asking, now), now)
+            return self._settle(classic_members.join(self._surroundings, group, request, asking, now), now)
         if group is None:
             if request.member_id:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group_id}")
@@ -217,7 +217,7 @@ class Groups:
         self._require_disk()
         group = self._book.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
-            return self._settle(consumer_classic.sync(self._surroundings, group, request, asking, now), now)
+            return self._settle(classic_members.sync(self._surroundings, group, request, asking, now), now)
         if does_sync_grow(group, request):
             self._check_room(ErrorCode.UNKNOWN_SERVER_ERROR)
         return classic_sync.sync(self._surroundings, group, request, asking.pending, now)
@@ -226,7 +226,7 @@ class Groups:
         group = self._book.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return self._settle(
-                consumer_classic.heartbeat(self._surroundings, group, request, asking, now), now
+                classic_members.heartbeat(self._surroundings, group, request, asking, now), now
             )
         return classic_heartbeat.heartbeat(self._surroundings, group, request, asking.pending, now)
 
@@ -234,7 +234,7 @@ class Groups:
         self._require_disk()
         group = self._book.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
-            return self._settle(consumer_classic.leave(self._surroundings, group, request, asking, now), now)
+            return self._settle(classic_members.leave(self._surroundings, group, request, asking, now), now)
         outcome = classic_leave.leave(self._surroundings, group, request, asking, now)
         if group is not None:
             self._book.forget_if_unused(group)
@@ -274,7 +274,7 @@ class Groups:
             is_new = request.version >= _EPOCHS_SINCE
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND if is_new else ErrorCode.ILLEGAL_GENERATION)
         if isinstance(group, ConsumerGroup):
-            consumer_checks.validate_commit(group, request.member_id, request.generation, request.version)
+            request_validation.validate_commit(group, request.member_id, request.generation, request.version)
         elif group is not None:
             self._check_classic_commit(group, request, now)
         check_size(request)
@@ -306,7 +306,7 @@ class Groups:
         """ApiError if a member of the new protocol asks that is not what it believes to be."""
         group = self._book.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
-            consumer_checks.validate_fetch(group, member_id, member_epoch)
+            request_validation.validate_fetch(group, member_id, member_epoch)
 
     def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> Deletion:
         self._require_disk()

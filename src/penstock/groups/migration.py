@@ -2,7 +2,7 @@
 
     classic to consumer   the first member of the consumer protocol joins: everybody becomes a member of
                           a consumer group, with what it may still read of the last one; members that
-                          still speak the classic protocol are served by `consumer_classic.py`
+                          still speak the classic protocol are served by `classic_members.py`
     consumer to classic   the last member of the consumer protocol is gone, and others remain: they
                           become a classic group and are asked to gather
 
@@ -18,11 +18,12 @@ from typing import Final, NamedTuple
 
 from penstock.coordinator.outcome import Now, Outcome, Reply, StateRecord
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups import classic_timers, consumer_timers
-from penstock.groups.classic_group import ClassicGroup, ClassicState
-from penstock.groups.classic_member import ClassicMember, ClassicTimeouts
-from penstock.groups.classic_rebalance import refresh_session as refresh_classic_session
-from penstock.groups.consumer_assignment import (
+from penstock.groups.classic import classic_timers
+from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
+from penstock.groups.classic.classic_member import ClassicMember, ClassicTimeouts
+from penstock.groups.classic.rebalance import refresh_session as refresh_classic_session
+from penstock.groups.consumer import consumer_timers
+from penstock.groups.consumer.assignment import (
     EMPTY,
     Assignment,
     in_order,
@@ -30,8 +31,8 @@ from penstock.groups.consumer_assignment import (
     overlaps,
     without,
 )
-from penstock.groups.consumer_group import ConsumerGroup
-from penstock.groups.consumer_member import (
+from penstock.groups.consumer.consumer_group import ConsumerGroup
+from penstock.groups.consumer.consumer_member import (
     About,
     ClassicSide,
     ConsumerMember,
@@ -39,6 +40,15 @@ from penstock.groups.consumer_member import (
     Position,
     Subscription,
 )
+from penstock.groups.consumer.consumer_records import (
+    about_record,
+    assignment_epoch_record,
+    epoch_record,
+    group_tombstones,
+    position_record,
+    target_record,
+)
+from penstock.groups.consumer.target_assignment import topics_hash
 from penstock.groups.consumer_protocol import (
     PROTOCOL_TYPE,
     ConsumerProtocolAssignment,
@@ -49,17 +59,8 @@ from penstock.groups.consumer_protocol import (
     decode_version,
     encode_assignment,
 )
-from penstock.groups.consumer_records import (
-    about_record,
-    assignment_epoch_record,
-    epoch_record,
-    group_tombstones,
-    position_record,
-    target_record,
-)
-from penstock.groups.consumer_target import topics_hash
+from penstock.groups.group_context import Surroundings, Topics
 from penstock.groups.records import GroupMetadataKey, UnknownKey, decode_key, decode_value, encode_key
-from penstock.groups.surroundings import Surroundings, Topics
 from penstock.types import TopicId
 
 Group = ClassicGroup | ConsumerGroup

@@ -15,10 +15,10 @@ from aiohttp import web
 
 from penstock.http.change_access import ChangeAccess, requiring_access
 from penstock.http.cluster import ClusterPages
+from penstock.http.errors import refusals_as_json
 from penstock.http.groups import GroupPages
 from penstock.http.metrics import MetricsPage
 from penstock.http.readiness import Readiness
-from penstock.http.refusals import refusals_as_json
 from penstock.http.sources import Sources
 from penstock.limits import HTTP_REQUEST_BYTES_MAX
 

@@ -25,7 +25,7 @@ from aiohttp.typedefs import Middleware
 
 from penstock.config.listeners import Address
 from penstock.errors import ConfigError
-from penstock.http.refusals import Handler, Refusal
+from penstock.http.errors import Handler, Refusal
 from penstock.http.tokens import Token, read_tokens
 from penstock.observability.logs import Log
 

@@ -16,15 +16,15 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from penstock.broker.changing import Changing
-from penstock.broker.cluster import Cluster, Decide
+from penstock.broker.cluster.metadata_change import Changing
+from penstock.broker.cluster.metadata_service import Cluster, Decide
 from penstock.controller.balance import empty_out, even_out
 from penstock.controller.brokers import drain_on_request, is_drained, undrain
 from penstock.controller.partitions import Partition
 from penstock.controller.reassignment import Reassignment, reassign
 from penstock.controller.survey import Survey, state_of, survey
 from penstock.errors import ApiError, ErrorCode
-from penstock.http.refusals import Refusal, json_reply
+from penstock.http.errors import Refusal, json_reply
 from penstock.limits import BALANCE_MOVES_MAX, HTTP_PARTITIONS_LISTED_MAX, INT_MAX, PARTITION_CHANGES_AT_ONCE
 from penstock.metadata.facts import NO_NODE, ClusterImage
 from penstock.replication.partition import Partition as Replica

@@ -8,11 +8,11 @@ from typing import Any
 
 from aiohttp import web
 
-from penstock.broker.cluster_groups import ClusterGroups
-from penstock.broker.group_reports import GroupReport, PartitionReport
-from penstock.groups.lag import PartitionLag
-from penstock.groups.status import MemberStatus, RebalanceStatus
-from penstock.http.refusals import Refusal, json_reply
+from penstock.broker.groups.cluster_groups import ClusterGroups
+from penstock.broker.groups.group_lag import GroupReport, PartitionReport
+from penstock.groups.group_status import MemberStatus, RebalanceStatus
+from penstock.groups.offsets.lag import PartitionLag
+from penstock.http.errors import Refusal, json_reply
 from penstock.limits import HTTP_GROUPS_LISTED_DEFAULT, HTTP_GROUPS_LISTED_MAX
 from penstock.types import TopicPartition
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from aiohttp import web
 
 from penstock import __version__
-from penstock.broker.compaction import Compaction
-from penstock.broker.coordination import Troubles
-from penstock.broker.group_reports import GroupReport, PartitionReport, Survey
+from penstock.broker.groups.coordinator_runtime import Troubles
+from penstock.broker.groups.group_lag import GroupReport, PartitionReport, Survey
+from penstock.broker.storage.compaction import Compaction
 from penstock.http.prometheus import CONTENT_TYPE, COUNTER, GAUGE, Metric, Series, counter, gauge, lines
 from penstock.http.readiness import Readiness
 from penstock.http.replication_metrics import ReplicationSums, cluster_metrics

@@ -6,7 +6,7 @@ Sums over partitions: of a cluster with thousands of them an alert needs to know
 
 from collections.abc import Iterator
 
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster.metadata_service import Cluster
 from penstock.http.prometheus import GAUGE, Metric, Series, gauge
 from penstock.replication.partition import Partition
 

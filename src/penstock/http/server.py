@@ -5,7 +5,7 @@ So the port is taken first, where a mistake is noticed, and requests wait in the
 the moment it takes a thread to load the rest.
 
 Rule: who asks is answered. If what answers cannot be loaded, a few lines that need none of it say so
-      (excuse.py), and the broker is not ready.
+      (fallback_server.py), and the broker is not ready.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.config.listeners import Address
 from penstock.errors import ConfigError
-from penstock.http.excuse import Excuse
+from penstock.http.fallback_server import Excuse
 from penstock.http.readiness import Readiness
 from penstock.http.sources import Sources
 from penstock.http.tokens import read_tokens

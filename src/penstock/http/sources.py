@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-from penstock.broker.cluster import Cluster
-from penstock.broker.cluster_groups import ClusterGroups
-from penstock.broker.compaction import Compaction
-from penstock.broker.group_reports import GroupReports
-from penstock.broker.server import Server
-from penstock.broker.storage import Storage
+from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.groups.cluster_groups import ClusterGroups
+from penstock.broker.groups.group_lag import GroupReports
+from penstock.broker.network.server import Server
+from penstock.broker.storage.compaction import Compaction
+from penstock.broker.storage.storage import Storage
 from penstock.observability.logs import Log
 
 

@@ -13,9 +13,9 @@ Rule 3: an epoch never falls from batch to batch.
 """
 
 from penstock.errors import CorruptData, StorageFull
-from penstock.log.batch_filter import gap_batch, gap_of, is_gap
+from penstock.log.compaction.batch_filter import gap_batch, gap_of, is_gap
 from penstock.log.partition_log import PartitionLog
-from penstock.log.reading import check_stored, out_of_place
+from penstock.log.reading.cold_reading import check_stored, out_of_place
 from penstock.protocol.batches import BatchHeader, parse_header, split_batches
 from penstock.types import LeaderEpoch
 

@@ -31,12 +31,12 @@ from penstock.log import epochs as epoch_file
 from penstock.log.checkpoint import render_rows
 from penstock.log.checkpoint_plan import Checkpoint, plan_indexes
 from penstock.log.epochs import LeaderEpochs
-from penstock.log.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
+from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.producers import Producers
-from penstock.log.reading import ColdRead, Found, Loaded, SegmentView
+from penstock.log.reading.cold_reading import ColdRead, Found, Loaded, SegmentView
+from penstock.log.reading.warm_reading import WarmReads
 from penstock.log.segment import LOG_SUFFIX, Segment, segment_name
 from penstock.log.shared_bounds import SharedBounds
-from penstock.log.warm_reading import WarmReads
 from penstock.protocol.batches import BatchHeader, stamp_in_place
 from penstock.types import LeaderEpoch, Offset
 
@@ -100,7 +100,7 @@ class PartitionLog:
         self.is_checkpointing = False
         """A checkpoint was begun and neither ended nor abandoned: its snapshot may appear at any time."""
         self.is_storing_start = False
-        """The start file is being written, or about to be (broker/log_starts.py)."""
+        """The start file is being written, or about to be (broker/storage/log_start_writer.py)."""
         self.is_truncating = False
         """A worker cuts the files (log/truncation.py): nothing is appended or made durable meanwhile."""
         self.cuts = 0

@@ -12,11 +12,11 @@ from typing import Protocol
 
 from penstock.errors import CorruptData
 from penstock.host.disk import Disk, File
-from penstock.log.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
-from penstock.log.offset_index import OffsetIndex
-from penstock.log.reading import Indexes, SegmentView, rebuild_indexes
-from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
-from penstock.log.time_index import TimeIndex
+from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
+from penstock.log.index.offset_index import OffsetIndex
+from penstock.log.index.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
+from penstock.log.index.time_index import TimeIndex
+from penstock.log.reading.cold_reading import Indexes, SegmentView, rebuild_indexes
 from penstock.protocol.batches import BatchHeader
 from penstock.types import NO_TIMESTAMP, Buffer, Offset
 

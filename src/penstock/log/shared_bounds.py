@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from penstock.host.disk import Disk
 from penstock.limits import INDEX_BYTES_KEPT_MAX
-from penstock.log.index_shelf import IndexShelf
+from penstock.log.index.index_cache import IndexShelf
 from penstock.log.open_files import OpenFiles
 from penstock.log.producers import PRODUCER_LIMITS, ProducerLimits, ProducerRoll
 

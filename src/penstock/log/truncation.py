@@ -21,9 +21,9 @@ Rule 2: nobody else may be at the files: a cleaned segment that is swapped in, o
 """
 
 from penstock.host.disk import Disk
-from penstock.log.cleaner_offsets import forget_clean_to
+from penstock.log.compaction.cleaner_offsets import forget_clean_to
 from penstock.log.partition_log import SNAPSHOT_SUFFIX, PartitionLog
-from penstock.log.reading import find_batch
+from penstock.log.reading.cold_reading import find_batch
 from penstock.log.recovery import offsets_named, open_log
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from penstock.types import NO_OFFSET, Offset

@@ -6,7 +6,7 @@ and says what is wrong or that nothing is.
 
 Everything is decided from the header, so that a batch is never opened on the way in. Two kinds of
 topic ask for more and pay for it: compacted ones (every record needs a key) and those that bound
-how old a record may be. See log/inspection.py for when and where that is done.
+how old a record may be. See log/deep_validation.py for when and where that is done.
 """
 
 from collections.abc import Callable

@@ -25,12 +25,19 @@ import msgspec
 from penstock.errors import CorruptData
 from penstock.host.metadata_store import Change, DeleteAll, Put, Snapshot
 from penstock.metadata import levels
-from penstock.metadata.changes import (
-    Grown,
-    PartitionChange,
-    TopicChanges,
-    changed_partitions,
-    changed_topics,
+from penstock.metadata.documents import (
+    BrokerConfigValue,
+    BrokerValue,
+    ControllerValue,
+    FeaturesValue,
+    GroupConfigValue,
+    LiveValue,
+    PartitionValue,
+    ProducerIdsValue,
+    TopicValue,
+    decode,
+    parsed_topic_id,
+    topic_id_of,
 )
 from penstock.metadata.facts import (
     GROUP_TOPIC,
@@ -51,6 +58,13 @@ from penstock.metadata.facts import (
     Topic,
     metric_name,
 )
+from penstock.metadata.image_changes import (
+    Grown,
+    PartitionChange,
+    TopicChanges,
+    changed_partitions,
+    changed_topics,
+)
 from penstock.metadata.keys import (
     BrokerConfigKey,
     BrokerKey,
@@ -63,20 +77,6 @@ from penstock.metadata.keys import (
     PartitionKey,
     ProducerIdsKey,
     TopicKey,
-)
-from penstock.metadata.values import (
-    BrokerConfigValue,
-    BrokerValue,
-    ControllerValue,
-    FeaturesValue,
-    GroupConfigValue,
-    LiveValue,
-    PartitionValue,
-    ProducerIdsValue,
-    TopicValue,
-    decode,
-    parsed_topic_id,
-    topic_id_of,
 )
 from penstock.types import TopicId
 

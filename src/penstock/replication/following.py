@@ -8,7 +8,7 @@
 A fetch offset is a promise: the leader counts everything below it as stored here. So with flush policy
 before_ack it is the flushed end, and while anything is unflushed nothing is asked. The log start of a fetch
 is a promise, too: after a crash this log begins there, or later. A start that has moved is reported when it
-is stored (broker/log_starts.py).
+is stored (broker/storage/log_start_writer.py).
 
 Rule 1: a log is cut where lineages part, never at the high watermark: that comes late to a follower, and
         what lies above it may have been acknowledged to a client (KIP-101).

@@ -4,8 +4,8 @@ A leader may have sent a change of its in-sync set whose outcome it does not kno
 count (replication/leading.py). It must not forget that within its leader epoch: the change compares the
 state of the partition in the metadata store, and a leader that stops leading and leads on in the same epoch
 does not alter that state, so a late change can still commit. `Partition` objects come and go within an epoch:
-a broker that is deposed by its peers (broker/witnesses.py) and reinstated gets new ones. So the `Leading` is
-kept here, beside the log, and is given to every object that leads this log in this epoch.
+a broker that is deposed by its peers (broker/cluster/peer_lease_check.py) and reinstated gets new ones. So
+the `Leading` is kept here, beside the log, and is given to every object that leads this log in this epoch.
 
 Rule: a second `Leading` for the same log and leader epoch is never made (`begin` asserts it).
 """

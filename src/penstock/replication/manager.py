@@ -22,7 +22,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
 from penstock.host.disk import Disk, Stored
-from penstock.host.turns import Turns
+from penstock.host.keyed_jobs import Turns
 from penstock.log.data_directory import DataDirectory, Inventory
 from penstock.log.partition_log import METADATA_FILE, PartitionLog
 from penstock.log.producers import PRODUCER_LIMITS, ProducerLimits, ProducerRoll

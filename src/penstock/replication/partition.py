@@ -27,13 +27,13 @@ import msgspec
 
 from penstock.config.topic import FlushPolicy, TopicConfig
 from penstock.errors import ApiError, ErrorCode
-from penstock.host.turns import Turns
+from penstock.host.keyed_jobs import Turns
 from penstock.limits import INDEX_BYTES_MAX, INDEX_INTERVAL_BYTES_MAX
-from penstock.log.inspection import Inspected, Inspection, is_inspected, is_opened
+from penstock.log.deep_validation import Inspected, Inspection, is_inspected, is_opened
 from penstock.log.partition_log import Flush, LogSettings, PartitionLog
-from penstock.log.reading import ColdRead, Found, Loaded
+from penstock.log.reading.cold_reading import ColdRead, Found, Loaded
+from penstock.log.reading.time_lookup import TimedSegment, TimeLookup
 from penstock.log.retention import SegmentFacts
-from penstock.log.time_lookup import TimedSegment, TimeLookup
 from penstock.log.validation import PlainLimits, check_batch, is_plain, read_batch
 from penstock.protocol.batches import BatchHeader
 from penstock.protocol.messages.fetch import (

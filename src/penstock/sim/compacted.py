@@ -19,9 +19,9 @@ from typing import NamedTuple, Protocol
 
 from penstock.host.child_process import ChildDied
 from penstock.limits import DECOMPRESSED_BYTES_MAX
-from penstock.log.batch_filter import horizon_of
-from penstock.log.cleaning import clean
-from penstock.log.cleaning_job import Job, Step
+from penstock.log.compaction.batch_filter import horizon_of
+from penstock.log.compaction.cleaner import clean
+from penstock.log.compaction.cleaning_job import Job, Step
 from penstock.protocol import records
 from penstock.protocol.batches import BatchHeader, split_batches
 from penstock.protocol.records import Record

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from penstock.config.topic import FlushPolicy
 from penstock.limits import DECOMPRESSED_BYTES_MAX
 from penstock.log.producers import Producers
-from penstock.log.reading import ColdRead
+from penstock.log.reading.cold_reading import ColdRead
 from penstock.protocol import records
 from penstock.protocol.batches import parse_header
 from penstock.replication.partition import Partition

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from penstock.config.topic import FlushPolicy
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
 from penstock.host.disk import TooManyOpenFiles
-from penstock.log.reading import ColdRead
-from penstock.log.time_lookup import look_up
+from penstock.log.reading.cold_reading import ColdRead
+from penstock.log.reading.time_lookup import look_up
 from penstock.protocol.records import Record, build_batch
 from penstock.replication.partition import Appended, Partition
 from penstock.replication.waiting import ProduceWait

@@ -4,8 +4,8 @@ A world is a disk, some partitions and their clients. It lives several lives: ea
 stop, a killed process or a power failure, and each begins with the recovery that follows. The last
 one is left in peace, and everything that was under way must come to its end.
 
-What runs is the production code of `broker/storage.py` and below: flusher, checkpoints, retention,
-partitions, log, recovery; and that of `broker/compaction.py`, with a cleaner of our own.
+What runs is the production code of `broker/storage/storage.py` and below: flusher, checkpoints, retention,
+partitions, log, recovery; and that of `broker/storage/compaction.py`, with a cleaner of our own.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
-from penstock.broker.compaction import Compaction, Means
-from penstock.broker.storage import Storage
+from penstock.broker.storage.compaction import Compaction, Means
+from penstock.broker.storage.storage import Storage
 from penstock.config.broker import BrokerConfig
 from penstock.errors import StorageFailed, StorageFull
 from penstock.host.tasks import Tasks

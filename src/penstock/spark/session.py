@@ -15,9 +15,9 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ConfigError
-from penstock.spark.home import quick_home
-from penstock.spark.jvm import ensure_java
-from penstock.spark.quiet import reason_in, stderr_kept
+from penstock.spark.runtime.hide_jvm_output import reason_in, stderr_kept
+from penstock.spark.runtime.jvm import ensure_java
+from penstock.spark.runtime.spark_home import quick_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

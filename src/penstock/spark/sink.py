@@ -37,13 +37,13 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import ConfigError
-from penstock.spark.access import client_settings
-from penstock.spark.discovery import listed
-from penstock.spark.options import WriteSettings, write_settings
+from penstock.spark.options.client import client_settings
+from penstock.spark.options.options import WriteSettings, write_settings
 from penstock.spark.pool import borrowed
 from penstock.spark.records.encode import RecordTooLarge, encode, partition_of
+from penstock.spark.runtime.workers import settle
+from penstock.spark.source.discovery import listed
 from penstock.spark.table import BEYOND, HEADERS_TYPE
-from penstock.spark.workers import settle
 from penstock.types import TopicPartition
 from penstock.wire.cluster import ClusterClient
 from penstock.wire.errors import TopicUnknown

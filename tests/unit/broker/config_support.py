@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.broker.access_table import ACCESS, denied_names
-from penstock.broker.cluster import CLUSTER_LIMITS, Cluster, ClusterLimits
+from penstock.broker.cluster.metadata_service import CLUSTER_LIMITS, Cluster, ClusterLimits
 from penstock.broker.context import RequestContext
 from penstock.broker.router import Later
 from penstock.config.broker import BrokerConfig

@@ -11,9 +11,9 @@ from inspect import isawaitable
 from typing import Any, TypeVar
 
 from penstock.broker.access_table import ACCESS, denied_names
-from penstock.broker.cluster import CLUSTER_LIMITS, Cluster, ClusterLimits
+from penstock.broker.cluster.metadata_service import CLUSTER_LIMITS, Cluster, ClusterLimits
+from penstock.broker.cluster.topic_creation import TopicCreation, WantedTopic
 from penstock.broker.context import RequestContext
-from penstock.broker.topic_creation import TopicCreation, WantedTopic
 from penstock.config.broker import BrokerConfig
 from penstock.config.layers import Given
 from penstock.controller.topics import TopicRequest, register_broker

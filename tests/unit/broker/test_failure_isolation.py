@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from penstock.broker.broker import RunningBroker, World, running_broker
-from penstock.broker.cluster import ClusterLimits
+from penstock.broker.cluster.metadata_service import ClusterLimits
 from penstock.config.sources import load
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.image import ClusterImage

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from penstock.cli.admin import Admin
-from penstock.cli.cluster import why_not_written
 from penstock.cli.connection import Broker
-from penstock.cli.consume import Reader, Span
-from penstock.cli.record_output import Incoming
+from penstock.cli.records.consume import Reader, Span
+from penstock.cli.records.record_output import Incoming
 from penstock.cli.times import Kind, Place
+from penstock.cli.topic_state import why_not_written
 from penstock.config.listeners import Address
 from penstock.errors import CommandFailed
 from tests.unit.wire.fake_cluster import FakeCluster

@@ -84,7 +84,7 @@ def test_help_imports_no_command() -> None:
 def test_serve_imports_nothing_of_the_other_commands() -> None:
     modules = modules_after("serve", "--help")
 
-    assert "penstock.cli.serve" in modules
+    assert "penstock.cli.server.serve" in modules
     assert not {module for name, (module, _) in COMMANDS.items() if name != "serve"} & modules
     assert not {"confluent_kafka", "typer", "aiohttp"} & modules
 

@@ -15,7 +15,7 @@ from penstock.limits import (
     STATE_BYTES_PER_FLUSH,
     STATE_RECORDS_PER_FLUSH,
 )
-from penstock.log.reading import Found
+from penstock.log.reading.cold_reading import Found
 from penstock.protocol.batches import HEADER_BYTES, split_batches
 from penstock.protocol.records import Record, iterate
 from penstock.replication.partition import Partition

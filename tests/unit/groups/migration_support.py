@@ -12,7 +12,7 @@ from penstock.groups.consumer_protocol import (
 )
 from penstock.protocol.compiler import encoder
 from penstock.protocol.messages.join_group import JoinGroupRequestProtocol
-from tests.unit.groups.consumer_support import Asked, World
+from tests.unit.groups.consumer.consumer_support import Asked, World
 
 
 def subscription(*topics: str, owned: Mapping[str, set[int]] | None = None) -> bytes:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.groups.assignors import ASSIGNORS, GroupSpec, MemberSpec
-from penstock.groups.consumer_assignment import Assignment, size
+from penstock.groups.consumer.assignment import Assignment, size
 from penstock.types import TopicId
 
 

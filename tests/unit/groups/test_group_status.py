@@ -6,8 +6,8 @@ from penstock.groups.consumer_protocol import (
     ConsumerTopicPartitions,
     encode_assignment,
 )
-from penstock.groups.rebalances import Rebalances
-from penstock.groups.status import classic_status, consumer_status, rebalance_status
+from penstock.groups.group_status import classic_status, consumer_status, rebalance_status
+from penstock.groups.rebalance_history import Rebalances
 from penstock.protocol.messages.consumer_group_describe import (
     DescribedAssignment,
     DescribedConsumerGroup,

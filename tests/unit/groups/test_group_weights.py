@@ -12,15 +12,15 @@ from msgspec.structs import replace
 
 from penstock.coordinator.outcome import Now, Outcome, Pending
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups.classic_group import ClassicGroup
-from penstock.groups.classic_join import Asking
-from penstock.groups.consumer_group import ConsumerGroup
-from penstock.groups.consumer_heartbeat import Caller
-from penstock.groups.consumer_member import Subscription
+from penstock.groups.classic.classic_group import ClassicGroup
+from penstock.groups.classic.join import Asking
+from penstock.groups.consumer.consumer_group import ConsumerGroup
+from penstock.groups.consumer.consumer_heartbeat import Caller
+from penstock.groups.consumer.consumer_member import Subscription
+from penstock.groups.consumer.regex import REGEXES_PER_GROUP_MAX
+from penstock.groups.group_context import Client, GroupLimits, Surroundings, Topics
 from penstock.groups.groups import Groups
-from penstock.groups.regex import REGEXES_PER_GROUP_MAX
-from penstock.groups.room import does_heartbeat_grow, does_sync_grow
-from penstock.groups.surroundings import Client, GroupLimits, Surroundings, Topics
+from penstock.groups.memory_check import does_heartbeat_grow, does_sync_grow
 from penstock.limits import MIB
 from penstock.metadata.image import Topic
 from penstock.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -28,7 +28,7 @@ from penstock.protocol.messages.join_group import JoinGroupRequest, JoinGroupReq
 from penstock.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from penstock.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from penstock.types import TopicId
-from tests.unit.groups.consumer_support import config, topic
+from tests.unit.groups.consumer.consumer_support import config, topic
 
 NOW = Now(1_700_000_000_000, 1_000.0)
 LATER = Now(NOW.wall_ms + 10, NOW.monotonic + 0.01)

@@ -9,12 +9,12 @@ from penstock.config.groups import GroupConfig
 from penstock.config.layers import Given
 from penstock.coordinator.outcome import Now, Outcome, Pending, StateRecord
 from penstock.errors import ApiError, ConfigError, ErrorCode
-from penstock.groups.classic_join import Asking
-from penstock.groups.commits import NO_GENERATION, CommitRequest
-from penstock.groups.consumer_heartbeat import Caller
+from penstock.groups.classic.join import Asking
+from penstock.groups.consumer.consumer_heartbeat import Caller
+from penstock.groups.group_context import Client, Surroundings, Topics
 from penstock.groups.groups import Groups
-from penstock.groups.offsets import Commit, Committed, commit_records
-from penstock.groups.surroundings import Client, Surroundings, Topics
+from penstock.groups.offsets.commit import NO_GENERATION, CommitRequest
+from penstock.groups.offsets.committed_offsets import Commit, Committed, commit_records
 from penstock.limits import (
     COMMIT_BYTES_MAX,
     DAY_MS,
@@ -39,7 +39,7 @@ from penstock.protocol.messages.join_group import JoinGroupRequest, JoinGroupReq
 from penstock.protocol.messages.leave_group import LeaveGroupRequest
 from penstock.protocol.messages.sync_group import SyncGroupRequest
 from penstock.types import LeaderEpoch, Offset, TopicPartition
-from tests.unit.groups.consumer_support import config, topic
+from tests.unit.groups.consumer.consumer_support import config, topic
 
 START = Now(1_700_000_000_000, 1_000.0)
 ORDERS = topic("orders", 4)

@@ -6,14 +6,14 @@ import pytest
 
 from penstock.coordinator.outcome import Outcome
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups.classic_group import ClassicGroup, ClassicState
-from penstock.groups.consumer_checks import validate_commit
-from penstock.groups.consumer_describe import describe
-from penstock.groups.consumer_group import ConsumerGroup, ConsumerState
-from penstock.groups.surroundings import GroupLimits
+from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
+from penstock.groups.consumer.consumer_group import ConsumerGroup, ConsumerState
+from penstock.groups.consumer.describe import describe
+from penstock.groups.consumer.request_validation import validate_commit
+from penstock.groups.group_context import GroupLimits
 from penstock.protocol.messages.join_group import JoinGroupRequestProtocol
 from penstock.protocol.messages.leave_group import MemberIdentity
-from tests.unit.groups.consumer_support import (
+from tests.unit.groups.consumer.consumer_support import (
     CLASSIC_SESSION_MS,
     GROUP,
     REBALANCE_MS,

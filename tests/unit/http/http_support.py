@@ -9,10 +9,10 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster.metadata_service import Cluster
 from penstock.http.change_access import ChangeAccess, requiring_access
 from penstock.http.cluster import ClusterPages
-from penstock.http.refusals import refusals_as_json
+from penstock.http.errors import refusals_as_json
 from penstock.observability.logs import Silence
 from penstock.replication.partition import Partition
 

@@ -7,15 +7,15 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from penstock.broker.coordination import Troubles
-from penstock.broker.group_reports import GroupReport, PartitionReport, Survey
+from penstock.broker.groups.coordinator_runtime import Troubles
+from penstock.broker.groups.group_lag import GroupReport, PartitionReport, Survey
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups.lag import LogSpan, lag_of, totals_of
-from penstock.groups.status import GroupStatus, RebalanceStatus
+from penstock.groups.group_status import GroupStatus, RebalanceStatus
+from penstock.groups.offsets.lag import LogSpan, lag_of, totals_of
+from penstock.http.errors import refusals_as_json
 from penstock.http.groups import GroupPages
 from penstock.http.metrics import group_metrics, producer_metrics, trouble_metrics
 from penstock.http.prometheus import lines
-from penstock.http.refusals import refusals_as_json
 from penstock.log.producers import ProducerLimits, ProducerRoll, Producers
 from penstock.protocol.batches import parse_header
 from penstock.protocol.records import Record, build_batch

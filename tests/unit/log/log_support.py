@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from random import Random
 
 from penstock.log.partition_log import LogSettings, PartitionLog
-from penstock.log.reading import ColdRead, Found
+from penstock.log.reading.cold_reading import ColdRead, Found
 from penstock.log.recovery import Recovered, open_log
 from penstock.protocol.batches import parse_header, split_batches
 from penstock.protocol.records import BatchOptions, Record, build_batch

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.errors import CorruptData, StorageFull
-from penstock.log.batch_filter import Gap, gap_batch
+from penstock.log.compaction.batch_filter import Gap, gap_batch
 from penstock.log.follower_append import append_as_follower
 from penstock.log.partition_log import PartitionLog
 from penstock.log.truncation import begin_anew

@@ -4,11 +4,11 @@ from contextlib import suppress
 from typing import cast
 
 from penstock.host.disk import Stored, TooManyOpenFiles
-from penstock.log.index_shelf import IndexShelf
+from penstock.log.index.index_cache import IndexShelf
 from penstock.log.open_files import CLOSED_WHEN_SHORT, OpenFiles
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producers import ProducerRoll
-from penstock.log.reading import ColdRead
+from penstock.log.reading.cold_reading import ColdRead
 from penstock.log.segment import Segment
 from penstock.log.shared_bounds import SharedBounds
 from penstock.sim.disk import Mount

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.errors import CorruptData, StorageFull
 from penstock.host.disk import Stored
-from penstock.log.reading import ColdRead, Found
+from penstock.log.reading.cold_reading import ColdRead, Found
 from penstock.protocol.batches import parse_header
 from penstock.types import Offset
 from tests.unit.log.log_support import (

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.errors import CorruptData, StorageFailed
-from penstock.log.reading import ColdRead
+from penstock.log.reading.cold_reading import ColdRead
 from penstock.log.truncation import truncate_to
 from penstock.protocol.batches import parse_header
 from penstock.types import LeaderEpoch, Offset

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import StorageFailed
 from penstock.log.partition_log import PartitionLog
-from penstock.log.reading import ColdRead
+from penstock.log.reading.cold_reading import ColdRead
 from penstock.log.shared_bounds import SharedBounds
 from penstock.log.truncation import Truncation, begin_anew, truncate_to
 from penstock.protocol.batches import parse_header

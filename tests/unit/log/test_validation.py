@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import CleanupPolicy, TimestampType, TopicConfig
 from penstock.errors import ApiError, ErrorCode
-from penstock.log.inspection import is_opened
+from penstock.log.deep_validation import is_opened
 from penstock.log.validation import PlainLimits, check_batch, check_records, is_plain, read_batch
 from penstock.protocol.batches import ATTRIBUTES_AT, CRC_AT, HEADER_BYTES, parse_header, seal_in_place
 from tests.unit.log.log_support import DAY_MS, NOW_MS, batch_of

@@ -15,6 +15,7 @@ from penstock.controller.topics import (
 )
 from penstock.errors import CorruptData
 from penstock.host.metadata_store import Change, Delete, DeleteAll, Entry, Put, Snapshot
+from penstock.metadata.documents import ControllerValue, LiveValue, PartitionValue, TopicValue, encode
 from penstock.metadata.image import (
     Controller,
     Endpoint,
@@ -27,7 +28,6 @@ from penstock.metadata.image import (
     changed_topics,
     image_of,
 )
-from penstock.metadata.values import ControllerValue, LiveValue, PartitionValue, TopicValue, encode
 from penstock.types import TopicId
 from tests.unit.controller.controller_support import CLUSTER, EMPTY, KEYS, StoredCluster, accept_any
 

@@ -6,7 +6,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.topic import FlushPolicy, TimestampType
 from penstock.errors import ApiError, ErrorCode, StorageFull
 from penstock.log.partition_log import PartitionLog
-from penstock.log.reading import Found
+from penstock.log.reading.cold_reading import Found
 from penstock.protocol.batches import parse_header
 from penstock.replication.partition import Appended, Partition, log_settings
 from penstock.replication.waiting import ProduceWait

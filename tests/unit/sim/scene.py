@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from penstock.broker.broker import RunningBroker
-from penstock.broker.place import Place
+from penstock.broker.cluster.cluster_member import Place
 from penstock.metadata.image import ClusterImage
-from penstock.sim.cluster.administrating import Administrator
-from penstock.sim.cluster.client import Client
+from penstock.sim.cluster.clients.administrating import Administrator
+from penstock.sim.cluster.clients.client import Client
+from penstock.sim.cluster.clients.consuming import Reader
 from penstock.sim.cluster.cluster import START_SECONDS_MAX, SimCluster
-from penstock.sim.cluster.consuming import Reader
 from penstock.sim.cluster.node import BUGS
 from penstock.sim.cluster.plan import drawn
 

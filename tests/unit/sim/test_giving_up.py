@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from penstock.host.metadata_store import Put
+from penstock.metadata.documents import GroupConfigValue, encode
 from penstock.metadata.keys import Keys
-from penstock.metadata.values import GroupConfigValue, encode
 from tests.unit.sim.scene import TOPIC, Scene
 
 

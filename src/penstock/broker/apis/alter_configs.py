@@ -21,8 +21,8 @@ Differs from Kafka
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from penstock.broker.cluster import Cluster
-from penstock.broker.config_resources import ConfigResource, Wanted, alter_resources
+from penstock.broker.cluster.config_resources import ConfigResource, Wanted, alter_resources
+from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
 from penstock.config.alter import replace_broker, replace_group, replace_topic
 from penstock.config.broker import BrokerConfig

@@ -18,7 +18,7 @@ Differs from Kafka
 
 from collections.abc import Callable
 
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.alter_replica_log_dirs import (

@@ -16,8 +16,8 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import GroupCoordinator, Question
-from penstock.broker.reply_room import ReplyRoom
+from penstock.broker.groups.group_coordinator import GroupCoordinator, Question
+from penstock.broker.groups.reply_budget import ReplyRoom
 from penstock.broker.router import Later
 from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode

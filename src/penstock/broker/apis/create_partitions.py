@@ -18,8 +18,8 @@ Differs from Kafka
 from collections import Counter
 from collections.abc import Sequence
 
-from penstock.broker.changing import Changing
-from penstock.broker.cluster import Cluster, Decide
+from penstock.broker.cluster.metadata_change import Changing
+from penstock.broker.cluster.metadata_service import Cluster, Decide
 from penstock.broker.context import RequestContext
 from penstock.controller.internal_topics import internal_problem
 from penstock.controller.topics import grow_topic

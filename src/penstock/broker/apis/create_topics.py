@@ -25,9 +25,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.topic_creation import TopicCreation, WantedTopic
 from penstock.broker.context import RequestContext
-from penstock.broker.topic_creation import TopicCreation, WantedTopic
 from penstock.config.describe import describe_topic
 from penstock.controller.internal_topics import internal_problem
 from penstock.controller.topics import BROKER_DEFAULT, Assignment, TopicRequest

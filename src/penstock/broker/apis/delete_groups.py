@@ -17,8 +17,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import Finish, GroupCoordinator, answer_of
-from penstock.broker.group_turns import Piece
+from penstock.broker.groups.chunked_commands import Piece
+from penstock.broker.groups.group_coordinator import Finish, GroupCoordinator, answer_of
 from penstock.broker.router import Later
 from penstock.coordinator.outcome import Now
 from penstock.errors import ApiError, ErrorCode

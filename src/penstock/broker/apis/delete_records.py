@@ -28,7 +28,7 @@ Differs from Kafka
 import asyncio
 from typing import Protocol
 
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
 from penstock.config.topic import CleanupPolicy
 from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull

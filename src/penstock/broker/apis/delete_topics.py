@@ -20,8 +20,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.broker.changing import Changing
-from penstock.broker.cluster import Cluster, Decide
+from penstock.broker.cluster.metadata_change import Changing
+from penstock.broker.cluster.metadata_service import Cluster, Decide
 from penstock.broker.context import RequestContext
 from penstock.controller.decision import Decision
 from penstock.controller.internal_topics import internal_problem

@@ -11,9 +11,9 @@ Differs from Kafka
     nothing known
 """
 
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_view import reachable
 from penstock.broker.context import RequestContext
-from penstock.broker.topic_view import reachable
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.describe_cluster import (
     DescribeClusterBroker,

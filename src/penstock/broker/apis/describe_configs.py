@@ -18,8 +18,7 @@ Differs from Kafka
 
 from collections.abc import Collection, Iterable
 
-from penstock.broker.cluster import Cluster
-from penstock.broker.config_resources import (
+from penstock.broker.cluster.config_resources import (
     ConfigResource,
     ConfigResourceType,
     broker_id_of,
@@ -27,6 +26,7 @@ from penstock.broker.config_resources import (
     require_group_name,
     require_offered,
 )
+from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
 from penstock.config.describe import (
     ConfigEntry,

@@ -16,9 +16,15 @@ Differs from Kafka
 
 from collections.abc import Iterable, Sequence
 
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_view import (
+    Brokers,
+    is_legal_name,
+    leader_of,
+    may_describe,
+    offline_replicas,
+)
 from penstock.broker.context import RequestContext
-from penstock.broker.topic_view import Brokers, is_legal_name, leader_of, may_describe, offline_replicas
 from penstock.errors import ErrorCode
 from penstock.metadata.durability import eligible
 from penstock.metadata.image import INTERNAL_TOPICS, ClusterImage, PartitionState

@@ -20,8 +20,8 @@ Differs from Kafka
 
 from collections.abc import Iterable
 
-from penstock.broker.changing import Changing, refusal_of_all
-from penstock.broker.cluster import Cluster, Decide
+from penstock.broker.cluster.metadata_change import Changing, refusal_of_all
+from penstock.broker.cluster.metadata_service import Cluster, Decide
 from penstock.broker.context import RequestContext
 from penstock.controller.elections import ElectionType, elect, is_needed
 from penstock.controller.partitions import every_partition

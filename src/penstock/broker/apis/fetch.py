@@ -1,12 +1,13 @@
 """Fetch: api key 1, versions 4 to 18.
 
 Returns stored batches, as they are stored, from the offset asked for up to the high watermark; to
-followers up to the end of the log, and their offset acknowledges all below it (broker/followers.py).
+followers up to the end of the log, and their offset acknowledges all below it
+(broker/replication/follower_fetches.py).
 
 Behaviour
     waits     until `min_bytes` are there or `max_wait_ms` have passed; an error answers at once
     limits    whole batches; the first partition with data gives at least one, whatever the limit
-    sessions  KIP-227: created, continued, forgotten; see broker/fetch_sessions.py
+    sessions  KIP-227: created, continued, forgotten; see broker/data/fetch_sessions.py
     epochs    a client with another leader epoch is fenced; one whose history differs is told where
     racks     KIP-392: with replica.selector.class a client is sent to a replica in sync in its rack;
               followers answer everybody who knows of that, up to the high watermark they know of
@@ -24,9 +25,9 @@ Differs from Kafka
 from collections.abc import Callable, Iterable
 
 from penstock.broker.context import RequestContext
-from penstock.broker.fetch_progress import Asked, FetchInProgress
-from penstock.broker.fetch_reads import FetchReads, Gathered, Limits
-from penstock.broker.fetch_sessions import FetchSessions, Wanted
+from penstock.broker.data.fetch_reader import FetchReads, Gathered, Limits
+from penstock.broker.data.fetch_sessions import FetchSessions, Wanted
+from penstock.broker.data.pending_fetch import Asked, FetchInProgress
 from penstock.broker.router import Later
 from penstock.errors import ErrorCode
 from penstock.host.tasks import Tasks

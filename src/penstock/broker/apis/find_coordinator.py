@@ -22,7 +22,7 @@ Differs from Kafka
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
 from penstock.coordinator.placement import shard_of
 from penstock.errors import ApiError, ErrorCode

@@ -12,9 +12,9 @@ Behaviour
 
 import asyncio
 
-from penstock.broker.cluster_groups import encoded
 from penstock.broker.context import RequestContext
-from penstock.broker.group_reports import GroupReports as Reports
+from penstock.broker.groups.cluster_groups import encoded
+from penstock.broker.groups.group_lag import GroupReports as Reports
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import GROUP_REPORTS_AT_ONCE, GROUP_REPORTS_PER_QUESTION, HTTP_GROUPS_LISTED_MAX
 from penstock.protocol.messages.group_reports import GroupReportsRequest, GroupReportsResponse

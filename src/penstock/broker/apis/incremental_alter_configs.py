@@ -24,8 +24,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from penstock.broker.cluster import Cluster
-from penstock.broker.config_resources import ConfigResource, Wanted, alter_resources
+from penstock.broker.cluster.config_resources import ConfigResource, Wanted, alter_resources
+from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
 from penstock.config.alter import Alteration, AlterOp, alter_broker, alter_group, alter_topic
 from penstock.config.broker import BrokerConfig

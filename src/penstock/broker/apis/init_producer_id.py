@@ -19,7 +19,7 @@ Differs from Kafka
 import asyncio
 from collections.abc import Coroutine
 
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
 from penstock.controller.decision import Decision
 from penstock.controller.topics import ProducerIdBlock, next_producer_id_block

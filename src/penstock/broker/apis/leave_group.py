@@ -11,10 +11,10 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import GroupCoordinator, client_of
+from penstock.broker.groups.group_coordinator import GroupCoordinator, client_of
 from penstock.broker.router import Later
 from penstock.errors import ErrorCode
-from penstock.groups.classic_join import Asking
+from penstock.groups.classic.join import Asking
 from penstock.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 

@@ -15,8 +15,8 @@ Differs from Kafka
 
 from collections.abc import Collection
 
-from penstock.broker.cluster import Cluster
-from penstock.broker.config_resources import ConfigResourceType
+from penstock.broker.cluster.config_resources import ConfigResourceType
+from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
 from penstock.errors import ErrorCode
 from penstock.metadata.image import ClusterImage

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import GroupCoordinator
-from penstock.broker.reply_room import ReplyRoom
+from penstock.broker.groups.group_coordinator import GroupCoordinator
+from penstock.broker.groups.reply_budget import ReplyRoom
 from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
 from penstock.groups.groups import Groups

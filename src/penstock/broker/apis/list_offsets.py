@@ -27,8 +27,8 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
+from penstock.broker.data.timestamp_lookup import NO_TIMEOUT, Lookup, TimeLookups
 from penstock.broker.router import Later
-from penstock.broker.time_lookups import NO_TIMEOUT, Lookup, TimeLookups
 from penstock.errors import ApiError, ErrorCode
 from penstock.protocol.messages.list_offsets import (
     ListOffsetsPartition,

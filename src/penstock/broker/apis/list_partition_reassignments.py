@@ -11,7 +11,7 @@ Differs from Kafka
 
 from collections.abc import Iterable
 
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
 from penstock.controller.reassignment import under_way
 from penstock.errors import ErrorCode

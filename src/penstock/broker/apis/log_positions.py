@@ -14,8 +14,8 @@ Behaviour
 import asyncio
 
 from penstock.broker.context import RequestContext
-from penstock.broker.log_positions import LogPositions as Positions
-from penstock.broker.log_positions import questions_in, response_of
+from penstock.broker.groups.log_positions import LogPositions as Positions
+from penstock.broker.groups.log_positions import questions_in, response_of
 from penstock.errors import ErrorCode
 from penstock.limits import LOG_POSITIONS_PER_QUESTION, PEER_POSITIONS_AT_ONCE
 from penstock.protocol.messages.log_positions import LogPositionsRequest, LogPositionsResponse

@@ -18,10 +18,8 @@ Differs from Kafka
 
 from collections.abc import Coroutine, Iterable, Sequence
 
-from penstock.broker.cluster import Cluster
-from penstock.broker.context import RequestContext
-from penstock.broker.topic_creation import TopicCreation, may_create_topic
-from penstock.broker.topic_view import (
+from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_view import (
     MetadataTopics,
     absent_topic,
     brokers_at,
@@ -32,6 +30,8 @@ from penstock.broker.topic_view import (
     takes_changes,
     with_operations,
 )
+from penstock.broker.cluster.topic_creation import TopicCreation, may_create_topic
+from penstock.broker.context import RequestContext
 from penstock.errors import ErrorCode
 from penstock.metadata.image import INTERNAL_TOPICS, Topic
 from penstock.protocol.messages.metadata import (

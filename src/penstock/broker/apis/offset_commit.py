@@ -22,16 +22,16 @@ Differs from Kafka
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import GroupCoordinator
-from penstock.broker.long_commit import LongCommit
+from penstock.broker.groups.chunked_commit import LongCommit
+from penstock.broker.groups.group_coordinator import GroupCoordinator
 from penstock.broker.router import Later
 from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
 from penstock.errors import ErrorCode
-from penstock.groups.commits import CommitRequest
 from penstock.groups.groups import Groups
-from penstock.groups.offsets import Commit, Committed
+from penstock.groups.offsets.commit import CommitRequest
+from penstock.groups.offsets.committed_offsets import Commit, Committed
 from penstock.host.clock import Clock
 from penstock.limits import COMMITS_AT_ONCE, LONG_MAX
 from penstock.metadata.image import Topic

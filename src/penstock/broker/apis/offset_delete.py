@@ -11,10 +11,10 @@ Differs from Kafka
     nothing known
 """
 
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import GroupCoordinator
-from penstock.broker.group_turns import Piece
+from penstock.broker.groups.chunked_commands import Piece
+from penstock.broker.groups.group_coordinator import GroupCoordinator
 from penstock.broker.router import Later
 from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode

@@ -25,11 +25,11 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
-from penstock.broker.group_coordinator import GroupCoordinator, Question
-from penstock.broker.offset_answers import Found, Looking, Telling, told_at_once
-from penstock.broker.reply_room import ReplyRoom
+from penstock.broker.groups.group_coordinator import GroupCoordinator, Question
+from penstock.broker.groups.offset_fetch_reply import Found, Looking, Telling, told_at_once
+from penstock.broker.groups.reply_budget import ReplyRoom
 from penstock.broker.router import Later
 from penstock.limits import GROUPS_REPORTED_PER_TURN, OFFSETS_PER_TURN
 from penstock.protocol.messages.offset_fetch import (

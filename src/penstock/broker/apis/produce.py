@@ -29,9 +29,9 @@ Differs from Kafka
 from collections.abc import Callable
 from typing import Final
 
-from penstock.broker.appending import Appending, Turn
 from penstock.broker.context import RequestContext
-from penstock.broker.produce_progress import (
+from penstock.broker.data.append import Appending, Turn
+from penstock.broker.data.pending_produce import (
     ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,

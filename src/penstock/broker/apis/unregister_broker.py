@@ -9,8 +9,8 @@ Differs from Kafka
     by itself, and its partitions would stay short of a replica without anybody being told.
 """
 
-from penstock.broker.changing import Changing
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster.metadata_change import Changing
+from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
 from penstock.controller.brokers import unregister
 from penstock.errors import ApiError, ErrorCode

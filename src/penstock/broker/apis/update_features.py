@@ -16,8 +16,8 @@ Differs from Kafka
 from functools import partial
 
 from penstock.broker.apis.api_versions import METADATA_LEVEL_MAX, METADATA_VERSION
-from penstock.broker.changing import Changing
-from penstock.broker.cluster import Cluster
+from penstock.broker.cluster.metadata_change import Changing
+from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
 from penstock.controller.decision import NOTHING_TO_DO, Decision
 from penstock.controller.features import upgrade

@@ -111,8 +111,8 @@ class LocalCluster:
 
     async def _etcd_answers(self) -> bool:
         from penstock.host.metadata_store import StoreAway, StoreRefuses
-        from penstock.metadata.etcd import EtcdStore
-        from penstock.metadata.etcd_url import parse_etcd_url
+        from penstock.metadata.etcd.etcd_store import EtcdStore
+        from penstock.metadata.etcd.url import parse_etcd_url
         from penstock.metadata.keys import CLUSTER_ID_KEY
 
         store = EtcdStore(parse_etcd_url(self._plan.etcd.address))

@@ -10,7 +10,7 @@ static member keeps its ranges when it comes back under a new member id.
 from collections.abc import Iterable
 
 from penstock.groups.assignors.spec import GroupSpec
-from penstock.groups.consumer_assignment import Assignment
+from penstock.groups.consumer.assignment import Assignment
 from penstock.types import TopicId
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from penstock.groups.consumer_assignment import Assignment
+from penstock.groups.consumer.assignment import Assignment
 from penstock.types import TopicId
 
 

@@ -11,7 +11,7 @@ from itertools import chain, islice, zip_longest
 
 from penstock.groups.assignors.spec import GroupSpec
 from penstock.groups.assignors.uniform_mixed import assign_mixed
-from penstock.groups.consumer_assignment import Assignment, size
+from penstock.groups.consumer.assignment import Assignment, size
 from penstock.types import TopicId
 
 Place = tuple[TopicId, int]

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, heapreplace
 
 from penstock.groups.assignors.spec import GroupSpec
-from penstock.groups.consumer_assignment import Assignment
+from penstock.groups.consumer.assignment import Assignment
 from penstock.types import TopicId
 
 

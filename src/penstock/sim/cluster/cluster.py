@@ -22,21 +22,21 @@ from penstock.host.tasks import Tasks
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producers import Producer as KnownProducer
 from penstock.metadata.image import ClusterImage, PartitionState, Topic
-from penstock.sim.cluster.administrating import Administrator
-from penstock.sim.cluster.classic_member import ClassicMember
-from penstock.sim.cluster.client import Client
-from penstock.sim.cluster.compacted_ledger import CompactedLedger
-from penstock.sim.cluster.consuming import Reader
+from penstock.sim.cluster.checks.compacted_ledger import CompactedLedger
+from penstock.sim.cluster.checks.ledger import Ledger
+from penstock.sim.cluster.checks.store_checks import StoreChecks
+from penstock.sim.cluster.checks.watching import Watching
+from penstock.sim.cluster.clients.administrating import Administrator
+from penstock.sim.cluster.clients.classic_member import ClassicMember
+from penstock.sim.cluster.clients.client import Client
+from penstock.sim.cluster.clients.consuming import Reader
+from penstock.sim.cluster.clients.group_member import Member, Places
+from penstock.sim.cluster.clients.producing import CarelessProducer, Producer
 from penstock.sim.cluster.extras import NO_LIMIT
-from penstock.sim.cluster.faults import Faults
-from penstock.sim.cluster.group_member import Member, Places
-from penstock.sim.cluster.ledger import Ledger
+from penstock.sim.cluster.faults.bit_rot import Rot
+from penstock.sim.cluster.faults.faults import Faults
 from penstock.sim.cluster.node import SimNode
 from penstock.sim.cluster.plan import Fault, Plan
-from penstock.sim.cluster.producing import CarelessProducer, Producer
-from penstock.sim.cluster.rot import Rot
-from penstock.sim.cluster.store_checks import StoreChecks
-from penstock.sim.cluster.watching import Watching
 from penstock.sim.history import Violation
 from penstock.sim.network import NetworkLoop, SimNetwork, Weather
 from penstock.sim.processes import OUTSIDE, WORLD

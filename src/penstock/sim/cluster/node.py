@@ -13,11 +13,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.broker import RunningBroker, World, running_broker
-from penstock.broker.compaction import Cleaner
+from penstock.broker.storage.compaction import Cleaner
 from penstock.config.sources import load
 from penstock.errors import ConfigError, StorageFailed, StorageFull
 from penstock.host.tasks import Tasks
-from penstock.log.cleaning_job import Job, Step
+from penstock.log.compaction.cleaning_job import Job, Step
 from penstock.sim.clock import WALL_BEGINS_MS, SimClock
 from penstock.sim.cluster.extras import Extras
 from penstock.sim.compacted import SimCleaner

@@ -52,7 +52,7 @@ from penstock.spark.lake.table import (
     check_pieces,
     holds,
 )
-from penstock.spark.workers import settle
+from penstock.spark.runtime.workers import settle
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:

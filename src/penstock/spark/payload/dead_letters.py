@@ -18,8 +18,8 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from penstock.errors import ConfigError
-from penstock.spark.access import client_settings
-from penstock.spark.options import write_settings
+from penstock.spark.options.client import client_settings
+from penstock.spark.options.options import write_settings
 from penstock.spark.payload.shapes import arrow_type
 from penstock.spark.pool import borrowed
 from penstock.spark.table import HEADERS_TYPE

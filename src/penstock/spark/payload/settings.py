@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from penstock.errors import ConfigError
-from penstock.spark.option_values import one_of
+from penstock.spark.options.values import one_of
 from penstock.spark.payload.schema_files import OPTION, SchemaFile, Version, read_schema_file, schema_text
 
 MESSAGE_OPTION: Final = "valueMessage"

@@ -8,8 +8,8 @@ from penstock.broker.apis.create_topics import CreateTopics
 from penstock.errors import ErrorCode
 from penstock.host.metadata_store import Put
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
+from penstock.metadata.documents import PartitionValue, TopicValue, encode
 from penstock.metadata.keys import Keys, topic_id_text
-from penstock.metadata.values import PartitionValue, TopicValue, encode
 from penstock.protocol.messages.create_topics import (
     CREATE_TOPICS,
     CreatableReplicaAssignment,

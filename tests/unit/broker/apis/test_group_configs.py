@@ -9,7 +9,7 @@ from penstock.broker.apis.alter_configs import AlterConfigs
 from penstock.broker.apis.describe_configs import DescribeConfigs
 from penstock.broker.apis.incremental_alter_configs import IncrementalAlterConfigs
 from penstock.broker.apis.list_config_resources import ListConfigResources
-from penstock.broker.cluster import ClusterLimits
+from penstock.broker.cluster.metadata_service import ClusterLimits
 from penstock.errors import ErrorCode
 from penstock.limits import GROUP_ID_BYTES_MAX
 from penstock.protocol.messages import alter_configs, incremental_alter_configs

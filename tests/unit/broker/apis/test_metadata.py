@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from penstock.broker.apis.metadata import Metadata
-from penstock.broker.topic_view import VERSIONS_READY_MAX
+from penstock.broker.cluster.metadata_view import VERSIONS_READY_MAX
 from penstock.controller.topics import bump_leader_epochs, delete_topic, grow_topic
 from penstock.errors import ErrorCode
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX

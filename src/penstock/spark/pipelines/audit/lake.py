@@ -21,10 +21,10 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from penstock.spark.lake.table import OURS, Span
-from penstock.spark.offsets import Range
 from penstock.spark.pipelines.audit.report import EXAMPLES_MAX, Finding, spans_text
-from penstock.spark.pipelines.lake_rows import Listed, ends_of, format_of, listed, rows_in
-from penstock.spark.pipelines.topic_rows import records_in
+from penstock.spark.pipelines.common.lake_rows import Listed, ends_of, format_of, listed, rows_in
+from penstock.spark.pipelines.common.topic_rows import records_in
+from penstock.spark.source.offsets import Range
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from penstock.spark.lake.table import Span
-from penstock.spark.pipelines import report
+from penstock.spark.pipelines.common import report
 
 KINDS: Final = ("lost", "duplicated", "different", "order", "files", "unknown", "behind")
 ONLY_IF_ASKED: Final = ("unknown", "behind")

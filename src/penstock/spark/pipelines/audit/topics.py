@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from penstock.spark.offsets import Range
 from penstock.spark.pipelines.audit.ids import IdPart, id_column, needs_headers, needs_value
 from penstock.spark.pipelines.audit.report import EXAMPLES_MAX, Finding, id_text
-from penstock.spark.pipelines.lake_rows import SCHEMA
-from penstock.spark.pipelines.topic_rows import records_in
+from penstock.spark.pipelines.common.lake_rows import SCHEMA
+from penstock.spark.pipelines.common.topic_rows import records_in
+from penstock.spark.source.offsets import Range
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient
 

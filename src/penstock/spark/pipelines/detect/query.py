@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from penstock.errors import CommandFailed
 from penstock.spark.payload import Payload
 from penstock.spark.payload.dead_letters import COLUMN, ERROR_HEADER
+from penstock.spark.pipelines.common.headers import headers_of, source_headers
+from penstock.spark.pipelines.common.running import reason
 from penstock.spark.pipelines.detect.memory import BUCKETS, Look, Memory
 from penstock.spark.pipelines.detect.rules import NUMBER_MAX, Kind, Rule, Rules, Stream
 from penstock.spark.pipelines.detect.state import Alert, time_text
 from penstock.spark.pipelines.detect.windows import Event
-from penstock.spark.pipelines.headers import headers_of, source_headers
-from penstock.spark.pipelines.running import reason
 from penstock.spark.table import full_schema
 from penstock.types import TopicId
 

@@ -27,8 +27,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.errors import CommandFailed, ConfigError
 from penstock.limits import HOUR_MS, MINUTE_MS
-from penstock.spark.option_values import milliseconds
-from penstock.spark.options import ISOLATION_LEVELS, READ_COMMITTED
+from penstock.spark.options.options import ISOLATION_LEVELS, READ_COMMITTED
+from penstock.spark.options.values import milliseconds
 
 Choice = TypeVar("Choice")
 

@@ -16,12 +16,12 @@ from pyspark.errors import PySparkException
 
 from penstock.errors import CommandFailed
 from penstock.spark.payload.dead_letters import COLUMN
+from penstock.spark.pipelines.common.running import reason
 from penstock.spark.pipelines.etl.address import without_password
 from penstock.spark.pipelines.etl.database import connect
 from penstock.spark.pipelines.etl.database_source import batch_of
 from penstock.spark.pipelines.etl.rows import columns_of, json_of, letter_of
 from penstock.spark.pipelines.etl.spec import DELETED, Enrich, Reference, Spec
-from penstock.spark.pipelines.running import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from penstock.errors import CommandFailed
 from penstock.spark.payload.dead_letters import COLUMN
 from penstock.spark.payload.payload import Payload
+from penstock.spark.pipelines.common.headers import source_headers
 from penstock.spark.pipelines.etl.rows import letter_of
 from penstock.spark.pipelines.etl.spec import DELETED, FromTopic, Spec
-from penstock.spark.pipelines.headers import source_headers
 from penstock.spark.table import full_schema
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from penstock.spark.lake import sink
 from penstock.spark.lake.description import Description, make_table, open_table
 from penstock.spark.lake.files import OFFSET_COLUMNS
 from penstock.spark.payload.dead_letters import COLUMN
-from penstock.spark.pipelines.checkpoint import is_new
+from penstock.spark.pipelines.common.checkpoint import is_new
 from penstock.spark.pipelines.etl import postgres, postgres_sink
 from penstock.spark.pipelines.etl.postgres import Target
 from penstock.spark.pipelines.etl.rows import diverted, json_of, letter_of

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from penstock.spark.options import WriteSettings, write_settings
+from penstock.spark.options.options import WriteSettings, write_settings
 from penstock.spark.payload import dead_letters
 from penstock.spark.payload.ddl import parse_ddl
 from penstock.spark.payload.dead_letters import COLUMN, ERROR_HEADER
 from penstock.spark.payload.schema_files import SchemaFile
 from penstock.spark.payload.shapes import nullable_field
-from penstock.spark.pipelines.fitting import TOPIC_BYTES_MAX, Fitting
-from penstock.spark.pipelines.headers import headers_of, source_headers
+from penstock.spark.pipelines.common.headers import headers_of, source_headers
+from penstock.spark.pipelines.common.truncate_oversized import TOPIC_BYTES_MAX, Fitting
 from penstock.spark.sink import write_rows
 
 if TYPE_CHECKING:

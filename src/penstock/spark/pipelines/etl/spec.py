@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.options import READ_COMMITTED
+from penstock.spark.options.options import READ_COMMITTED
 from penstock.spark.pipelines.etl.address import without_password
 
 DELETED: Final = "_deleted"

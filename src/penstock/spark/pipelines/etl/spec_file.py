@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from penstock.errors import CommandFailed, ConfigError
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.options import ISOLATION_LEVELS, READ_COMMITTED
+from penstock.spark.options.options import ISOLATION_LEVELS, READ_COMMITTED
 from penstock.spark.pipelines.etl.address import (
     SCHEMES,
     SQLITE,

@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from penstock.spark.options import write_settings
-from penstock.spark.pipelines.cluster import cluster, partitions_of
+from penstock.spark.options.options import write_settings
+from penstock.spark.pipelines.common.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.truncate_oversized import Fitting
 from penstock.spark.pipelines.etl.rows import STAGE_HEADER
-from penstock.spark.pipelines.fitting import Fitting
 from penstock.spark.records.decode import Columns, Decoder
 from penstock.spark.sink import BYTES_AT_ONCE, Written, check_columns, write_rows
 from penstock.types import Offset, TopicPartition

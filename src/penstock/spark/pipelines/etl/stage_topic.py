@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.spark.lake import disk
-from penstock.spark.options import ISOLATION_OPTION, READ_UNCOMMITTED
+from penstock.spark.options.options import ISOLATION_OPTION, READ_UNCOMMITTED
 from penstock.spark.payload.dead_letters import COLUMN
-from penstock.spark.pipelines.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.cluster import cluster, partitions_of
 from penstock.spark.pipelines.etl import stage_sink
 from penstock.spark.pipelines.etl.rows import json_of
 from penstock.spark.pipelines.etl.spec import DELETED

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import CommandFailed
-from penstock.spark.options import ISOLATION_OPTION
+from penstock.spark.options.options import ISOLATION_OPTION
 from penstock.spark.pipelines.etl.enrich import References
 from penstock.spark.pipelines.etl.extract import extracted, source_schema
 from penstock.spark.pipelines.etl.load import lake_writer, postgres_writer

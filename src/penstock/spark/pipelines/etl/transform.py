@@ -16,9 +16,9 @@ from pyspark.errors import PySparkException
 
 from penstock.errors import CommandFailed
 from penstock.spark.payload.dead_letters import COLUMN
+from penstock.spark.pipelines.common.running import reason
 from penstock.spark.pipelines.etl.rows import json_of, letter_of
 from penstock.spark.pipelines.etl.spec import PythonFunction, Spec, Sql
-from penstock.spark.pipelines.running import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

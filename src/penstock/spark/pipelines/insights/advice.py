@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from penstock.limits import KIB, MIB, SECOND_MS
+from penstock.spark.pipelines.common.report import size_text
 from penstock.spark.pipelines.insights.numbers import KeyLoad, Measured, skew
-from penstock.spark.pipelines.report import size_text
 from penstock.spark.records.partitioning import partition_of
 
 HOT: Final = 1.25

@@ -6,10 +6,10 @@ from html import escape
 from typing import Final
 
 from penstock.limits import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
+from penstock.spark.pipelines.common.report import size_text
 from penstock.spark.pipelines.insights.advice import HOT, Advice, key_text
 from penstock.spark.pipelines.insights.numbers import Measured, Slice, Times, skew
 from penstock.spark.pipelines.insights.plots import Bar, Place, Series, bar_plot, line_plot
-from penstock.spark.pipelines.report import size_text
 
 PARTITIONS_SHOWN: Final = 64
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

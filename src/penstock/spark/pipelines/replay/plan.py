@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.errors import CommandFailed, CorruptData
 from penstock.spark.lake.table import Span
-from penstock.spark.offsets import from_document, limited, to_document
+from penstock.spark.source.offsets import from_document, limited, to_document
 from penstock.types import TopicPartition
 
 SLICE_S: Final = 2.0

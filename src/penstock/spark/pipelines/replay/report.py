@@ -2,7 +2,7 @@
 
 from typing import Any, Final, NamedTuple
 
-from penstock.spark.pipelines import report
+from penstock.spark.pipelines.common import report
 
 HEADERS: Final = "penstock-replay-source-"
 """How the names of headers begin that say which record another is a copy of."""

@@ -1,0 +1,1 @@
+"""Cluster metadata in this broker: image, changes, membership, controller, failure detection."""

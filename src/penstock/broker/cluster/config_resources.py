@@ -1,0 +1,173 @@
+"""Changing the settings of a resource: what AlterConfigs and IncrementalAlterConfigs share.
+
+A decision is a pure function of the image (`_decision`); `alter_resources` carries out one for each
+resource of a request, so that a refused resource leaves the others as they were asked for.
+
+Rule 1: who asks is checked first, and a refusal says nothing about whether the resource exists.
+Rule 2: a resource that a request names twice is refused each time: which of the two should win?
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from penstock.broker.cluster.metadata_change import Changing
+from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.context import RequestContext
+from penstock.config.broker import BrokerConfig
+from penstock.controller.decision import Decision
+from penstock.controller.group_settings import alter_group_config
+from penstock.controller.internal_topics import check_internal_settings
+from penstock.controller.topics import alter_broker_config, alter_topic_config
+from penstock.errors import ApiError, ErrorCode
+from penstock.limits import GROUP_ID_BYTES_MAX, TOPICS_PER_REQUEST_MAX
+from penstock.metadata.image import ClusterImage
+from penstock.security.access import CLUSTER, Operation, ResourceType
+
+EVERY_BROKER = ""
+"""The name of the broker resource that holds the defaults of all brokers."""
+
+
+class ConfigResourceType(IntEnum):
+    """Kafka's numbers."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigResource(NamedTuple):
+    type: int
+    """As it came from the wire: it may be a number that means nothing."""
+    name: str
+
+
+class Rewrite(Protocol):
+    """The settings a resource should have, made from those it has. ApiError: they cannot be had."""
+
+    def of_topic(self, current: Mapping[str, str], broker: BrokerConfig) -> dict[str, str]: ...
+
+    def of_broker(
+        self, current: Mapping[str, str], broker: BrokerConfig, *, cluster_wide: bool
+    ) -> dict[str, str]: ...
+
+    def of_group(self, current: Mapping[str, str], broker: BrokerConfig) -> dict[str, str]: ...
+
+
+class Wanted(NamedTuple):
+    resource: ConfigResource
+    rewrite: Rewrite
+
+
+async def alter_resources(
+    cluster: Cluster, context: RequestContext, wanted: Sequence[Wanted], *, validate_only: bool
+) -> list[ApiError | None]:
+    """The outcome of each, in order; None where it worked."""
+    if len(wanted) > TOPICS_PER_REQUEST_MAX:
+        detail = f"A request may change at most {TOPICS_PER_REQUEST_MAX} resources."
+        return [ApiError(ErrorCode.INVALID_REQUEST, detail)] * len(wanted)
+    mentions = Counter(each.resource for each in wanted)
+    changing = Changing(cluster)
+    carry_out = changing.try_each if validate_only else changing.make_each
+    outcomes: list[ApiError | None] = []
+    for each in wanted:
+        try:
+            require_access(each.resource, context, Operation.ALTER_CONFIGS)
+            _require_acceptable(each.resource, mentions[each.resource])
+            decide = _decider(cluster, each)
+            (outcome,) = await carry_out([decide])
+            outcomes.append(outcome if isinstance(outcome, ApiError) else None)
+        except ApiError as refusal:
+            outcomes.append(refusal)
+    return outcomes
+
+
+def require_access(resource: ConfigResource, context: RequestContext, operation: Operation) -> None:
+    """A topic's name was asked about by the access table; a broker's settings are the cluster's."""
+    if resource.type == ConfigResourceType.GROUP:
+        if not context.may(operation, ResourceType.GROUP, resource.name):
+            raise ApiError(
+                ErrorCode.GROUP_AUTHORIZATION_FAILED, f"{context.principal} may not do this to the group."
+            )
+        return
+    if resource.type == ConfigResourceType.TOPIC:
+        if resource.name in context.denied:
+            raise ApiError(
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{context.principal} may not do this to the topic."
+            )
+    elif not context.may(operation, CLUSTER.type, CLUSTER.name):
+        raise ApiError(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"{context.principal} may not do this to the cluster."
+        )
+
+
+def require_offered(resource: ConfigResource) -> None:
+    if resource.type in (ConfigResourceType.TOPIC, ConfigResourceType.BROKER, ConfigResourceType.GROUP):
+        return
+    kinds = [kind.name for kind in ConfigResourceType if kind == resource.type]
+    kind = kinds[0] if kinds else f"type {resource.type}"
+    raise ApiError(
+        ErrorCode.INVALID_REQUEST, f"Resources of {kind} have no settings here; TOPIC, BROKER and GROUP have."
+    )
+
+
+def require_group_name(resource: ConfigResource) -> None:
+    if not 0 < len(resource.name.encode()) <= GROUP_ID_BYTES_MAX:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"A group has a name of 1 to {GROUP_ID_BYTES_MAX} bytes.")
+
+
+def broker_id_of(resource: ConfigResource, config: BrokerConfig) -> int | None:
+    """This broker's id, or None for the defaults of all. Any other is that broker's own business."""
+    node_id = config.node.node_id
+    if resource.name == EVERY_BROKER:
+        return None
+    if resource.name != str(node_id):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"This is broker {node_id}; it was asked for the settings of broker {resource.name!r}.",
+        )
+    return node_id
+
+
+def _require_acceptable(resource: ConfigResource, mentions: int) -> None:
+    if mentions > 1:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{resource.name!r} is given more than once.")
+    require_offered(resource)
+    if resource.type == ConfigResourceType.TOPIC and not resource.name:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "A topic name must not be empty.")
+    if resource.type == ConfigResourceType.GROUP:
+        require_group_name(resource)
+
+
+def _decider(cluster: Cluster, wanted: Wanted) -> Callable[[ClusterImage], Decision]:
+    def decide(image: ClusterImage) -> Decision:
+        return _decision(image, cluster.config, wanted, cluster.limits.groups_with_settings_max)
+
+    return decide
+
+
+def _decision(image: ClusterImage, config: BrokerConfig, wanted: Wanted, groups_max: int) -> Decision:
+    resource, rewrite = wanted
+    if resource.type == ConfigResourceType.TOPIC:
+        topic = image.topics.get(resource.name)
+        # Kafka finds fault with the settings before it looks for the topic.
+        overrides = rewrite.of_topic(topic.overrides if topic else {}, config)
+        check_internal_settings(resource.name, overrides)
+        return alter_topic_config(image, resource.name, overrides, _validated_already)
+    if resource.type == ConfigResourceType.GROUP:
+        current = image.overrides_of_group(resource.name).overrides
+        return alter_group_config(image, resource.name, rewrite.of_group(current, config), groups_max)
+    broker_id = broker_id_of(resource, config)
+    current = image.overrides_of_broker(broker_id).overrides
+    try:
+        overrides = rewrite.of_broker(current, config, cluster_wide=broker_id is None)
+    except ApiError as refusal:
+        raise ApiError(ErrorCode.INVALID_REQUEST, refusal.detail) from None  # Kafka's code for brokers
+    return alter_broker_config(image, broker_id, overrides, _validated_already)
+
+
+def _validated_already(overrides: Mapping[str, str]) -> None:
+    """A rewrite gives nothing that does not hold."""

@@ -1,0 +1,162 @@
+"""The controller's loop. Every broker runs it; the one that holds the controller's key acts.
+
+What is to be done is decided in `controller/upkeep.py`, from the image alone. Here it is looked for after
+every change of the image, and now and then when nothing changes, and carried out in bounded pieces.
+
+Rule 1: nothing is remembered but which partitions are worth another look. Whoever becomes controller
+        looks at all of them.
+Rule 2: a piece that meets a conflict is tried decision by decision; what fails again is decided anew when
+        the news is there.
+Rule 3: every decision compares the controller's term. A broker that has lost it, and does not know yet,
+        changes nothing.
+Rule 4: a store that is away, refuses, or has no room, is tried again, with pauses that grow. Nothing that it
+        does ends this task.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.broker.cluster.metadata_service import Cluster
+from penstock.config.broker import ReplicationConfig
+from penstock.controller.brokers import claim_control
+from penstock.controller.decision import Decision, packed, together
+from penstock.controller.partitions import Partition
+from penstock.controller.upkeep import UpkeepSettings, Work, idle, suspects, urgent
+from penstock.errors import ApiError
+from penstock.host.backoff import Pauses
+from penstock.host.metadata_store import Conflict, SessionId, StoreAway, StoreRefuses
+from penstock.limits import METADATA_AWAY_PAUSE_MS, METADATA_AWAY_PAUSE_MS_MAX, UPKEEP_IDLE_MS, UPKEEP_MS
+from penstock.metadata.image import ClusterImage
+from penstock.observability.logs import Log
+from penstock.types import TopicId
+
+
+class Controlling:
+    def __init__(
+        self,
+        cluster: Cluster,
+        broker_id: int,
+        session: Callable[[], SessionId | None],
+        config: Callable[[], ReplicationConfig],
+        changes_max: int,
+        log: Log,
+    ) -> None:
+        self._cluster = cluster
+        self._broker_id = broker_id
+        self._session = session
+        self._config = config
+        self._changes_max = changes_max
+        self._log = log
+        self._news = asyncio.Event()
+        self._doubtful: dict[tuple[TopicId, int], None] | None = None
+        """Partitions to look at; None: all of them."""
+        self._term = 0
+        self._idle_at = 0.0
+        cluster.subscribe(self._follow)
+
+    def is_controller(self, image: ClusterImage) -> bool:
+        return image.controller is not None and image.controller.broker_id == self._broker_id
+
+    async def run(self) -> None:
+        """The task."""
+        pauses = Pauses(METADATA_AWAY_PAUSE_MS, METADATA_AWAY_PAUSE_MS_MAX)
+        while True:
+            try:
+                while await self._step():
+                    pauses.begin_anew()
+            except (StoreAway, StoreRefuses, ApiError) as problem:
+                # What has become of it shows in the image, sooner or later.
+                self._log.warning("controller.postponed", reason=str(problem))
+                await asyncio.sleep(pauses.next_seconds())
+                self._doubtful = None
+                continue
+            await self._wait()
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(UPKEEP_MS / 1000):
+                await self._news.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._news.clear()
+
+    async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
+        found = suspects(before, after) if self.is_controller(after) else None
+        if found is None:
+            self._doubtful = None
+        elif self._doubtful is not None:
+            self._doubtful.update({(topic.id, state.index): None for topic, state in found})
+        self._news.set()
+
+    async def _step(self) -> bool:
+        """Do what is most urgent. Whether there may be more."""
+        image = self._cluster.image
+        if self._cluster.store_away_since is not None:
+            return False
+        if image.controller is None:
+            return await self._claim(image)
+        # Without a session it is another process, with our id, that the image speaks of.
+        if not self.is_controller(image) or self._session() is None:
+            return False
+        if image.controller.term != self._term:
+            self._term, self._doubtful = image.controller.term, None
+            self._log.info("controller.began", term=self._term)
+        work = urgent(image, self._looked_at(image)) or self._idle(image)
+        if work is None:
+            self._doubtful = {}
+            return False
+        await self._carry_out(work, image)
+        return True
+
+    def _looked_at(self, image: ClusterImage) -> list[Partition] | None:
+        if self._doubtful is None:
+            return None
+        found: list[Partition] = []
+        for topic_id, index in self._doubtful:
+            topic = image.topics_by_id.get(topic_id)
+            if topic is not None and index < len(topic.partitions):
+                found.append((topic, topic.partitions[index]))
+        return found
+
+    def _idle(self, image: ClusterImage) -> Work | None:
+        now = asyncio.get_running_loop().time()
+        if now - self._idle_at < UPKEEP_IDLE_MS / 1000:
+            return None
+        config = self._config()
+        settings = UpkeepSettings(
+            auto_balance=config.auto_balance,
+            auto_leader_rebalance=config.auto_leader_rebalance,
+            imbalance_percentage_max=config.imbalance_percentage_max,
+        )
+        work = idle(image, settings)
+        if work is None:
+            self._idle_at = now
+        return work
+
+    async def _claim(self, image: ClusterImage) -> bool:
+        session = self._session()
+        own = image.brokers.get(self._broker_id)
+        if session is None or own is None or own.live is None or own.is_draining:
+            return False
+        outcome = await self._cluster.propose(claim_control(image, self._broker_id, session))
+        if isinstance(outcome, Conflict):
+            await self._cluster.learn(outcome, image)
+        return True
+
+    # Carrying out
+
+    async def _carry_out(self, work: Work, image: ClusterImage) -> None:
+        self._log.info("controller.acts", task=work.task, decisions=len(work.decisions))
+        for group in packed(work.decisions, self._changes_max):
+            outcome = await self._cluster.propose(together(group))
+            if isinstance(outcome, Conflict):
+                await self._one_by_one(group, outcome, image)
+
+    async def _one_by_one(self, group: list[Decision], conflict: Conflict, image: ClusterImage) -> None:
+        if len(group) > 1:
+            for decision in group:
+                outcome = await self._cluster.propose(decision)
+                if isinstance(outcome, Conflict):
+                    conflict = outcome
+        await self._cluster.learn(conflict, image)

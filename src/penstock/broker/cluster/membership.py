@@ -1,0 +1,305 @@
+"""This broker's place in its cluster: which cluster that is, and that the others know it is here.
+
+    agree on the id ──→ session ──→ registered ──→ admitted by the controller
+                           ↑             │
+                           └── session lost, or fenced
+
+A session lives for five seconds and is kept every one and a half. A broker whose session is over, or whose
+key the controller deleted, registers anew with a new incarnation; its process, its logs and what it has
+found out go on. What follows from the new broker epoch is the controller's to decide.
+
+Rule 1: the id of the cluster is written once, by whoever comes first to an empty store. A data directory
+        of another cluster is refused, and so is one of a cluster that the store knows nothing of.
+Rule 2: an id that another process holds is waited for as long as a dead process could hold it, then
+        refused, with who that is. The process before this one, which had the same lock on the data
+        directory, is not waited for: it is dead, or the directory would be locked. Two that have copies of
+        one directory have two locks.
+Rule 3: while the store is away nothing is given up (grace mode): leaders lead on, nobody is elected, no
+        in-sync set changes. The store ends sessions, not this broker's clock.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from penstock.broker.cluster.metadata_service import Cluster
+from penstock.config.broker import BrokerConfig
+from penstock.config.listeners import Listener
+from penstock.config.topic import FlushPolicy
+from penstock.controller.brokers import Registration, is_older_copy, register
+from penstock.controller.decision import Decision
+from penstock.errors import ApiError, ConfigError, CorruptData, ErrorCode
+from penstock.host.backoff import Pauses
+from penstock.host.metadata_store import (
+    ABSENT,
+    Compare,
+    MetadataStore,
+    Put,
+    SessionId,
+    StoreAway,
+    StoreRefuses,
+)
+from penstock.limits import (
+    BROKER_JOIN_MS_MAX,
+    BROKER_JOIN_PAUSE_MS,
+    BROKER_JOIN_PAUSE_MS_MAX,
+    BROKER_KEEP_MS,
+    BROKER_SESSION_MS,
+    LOST_PARTITIONS_NAMED_MAX,
+)
+from penstock.log.data_directory import DataDirectory, Inventory
+from penstock.metadata import levels
+from penstock.metadata.documents import FeaturesValue, encode
+from penstock.metadata.image import ClusterImage, Endpoint
+from penstock.metadata.keys import CLUSTER_ID_KEY, Keys
+from penstock.observability.logs import Log
+from penstock.replication.roles import Admission
+
+OLDER_COPY_HELP: Final = (
+    "this data directory is a copy from before its broker was last started: it counts as an empty one, and "
+    "what others have is copied from them"
+)
+
+
+async def agree_on_cluster(store: MetadataStore, known: str | None, draw: Callable[[], str]) -> str:
+    """The id of the cluster in this store, which gets one if it has none.
+
+    `known`: the cluster that our data directory belongs to; None if there is none yet.
+    """
+    try:
+        while True:
+            found = (await store.read(CLUSTER_ID_KEY)).entries.get(CLUSTER_ID_KEY)
+            if found is not None:
+                return _checked(found.value.decode(), known)
+            if known is not None:
+                raise CorruptData(
+                    f"the data directory belongs to cluster {known}, and the metadata store knows no "
+                    "cluster: look at the address of the store, or restore it; a broker that was alone until "
+                    "now is made a member with `penstock cluster adopt`"
+                )
+            # Whoever was faster, the next look tells.
+            await store.transact([Compare(CLUSTER_ID_KEY, ABSENT)], _founding(draw()))
+    except (StoreAway, StoreRefuses) as problem:
+        raise ConfigError(f"the metadata store cannot be used: {problem}") from problem
+
+
+def _founding(cluster_id: str) -> list[Put]:
+    """Of a new cluster: nobody is there who would not know our newest level."""
+    level = encode(FeaturesValue({levels.FEATURE: levels.NEWEST}))
+    return [Put(CLUSTER_ID_KEY, cluster_id.encode()), Put(Keys(cluster_id).features, level)]
+
+
+def _checked(cluster_id: str, known: str | None) -> str:
+    if known is not None and known != cluster_id:
+        raise CorruptData(
+            f"the data directory belongs to cluster {known}, and the metadata store holds cluster "
+            f"{cluster_id}: choose another folder with --data-dir, or that cluster's store with --metadata"
+        )
+    return cluster_id
+
+
+class Membership:
+    def __init__(
+        self,
+        store: MetadataStore,
+        cluster: Cluster,
+        admission: Admission,
+        new_incarnation: Callable[[], str],
+        log: Log,
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._admission = admission
+        self._new_incarnation = new_incarnation
+        self._log = log
+        self._own: Registration
+        self._is_member = False
+        """Our live key has been seen, and not its end."""
+        self._lost = asyncio.Event()
+        self._has_left = False
+        self._store_is_away = False
+        self._kept_at = 0.0
+        """When the store last said that our session is there."""
+        self.session: SessionId | None = None
+        self.epoch = ABSENT
+        """Our latest broker epoch."""
+
+    # Joining
+
+    async def join(self, own: Registration) -> None:
+        """Register for the first time. ConfigError if another process has our id, and keeps it."""
+        self._own = own
+        self._cluster.subscribe(self._follow)
+        ends_at = asyncio.get_running_loop().time() + BROKER_JOIN_MS_MAX / 1000
+        pauses = Pauses(BROKER_JOIN_PAUSE_MS, BROKER_JOIN_PAUSE_MS_MAX)
+        while True:
+            try:
+                await self._register(is_first=True)
+                return
+            except (ApiError, StoreAway, StoreRefuses) as problem:
+                if asyncio.get_running_loop().time() >= ends_at:
+                    raise ConfigError(self._why_not(problem)) from problem
+            await asyncio.sleep(pauses.next_seconds())
+
+    def _why_not(self, problem: Exception) -> str:
+        known = self._cluster.image.brokers.get(self._own.broker_id)
+        if (
+            isinstance(problem, ApiError)
+            and problem.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+            and known
+        ):
+            at = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in known.endpoints.values())
+            return (
+                f"node id {known.id} is taken: a broker at {at} has it and is alive. "
+                "Choose another with --node-id, or stop that broker"
+            )
+        return f"this broker cannot join its cluster: {problem}"
+
+    async def _register(self, *, is_first: bool = False) -> None:
+        asked_at = asyncio.get_running_loop().time()
+        session = await self._store.begin_session(BROKER_SESSION_MS)
+        incarnation = self._new_incarnation()
+        self._admission.incarnation = incarnation
+        self._is_member = False
+        self._lost.clear()  # from here on it is about this session
+        own = replace(self._own, incarnation=incarnation)
+        is_older = False
+
+        def decide(image: ClusterImage) -> Decision:
+            nonlocal is_older
+            is_older = is_older_copy(image.brokers.get(own.broker_id), own.start_ids)
+            return register(image, self._as_of(image, own), session, is_first=is_first)
+
+        try:
+            await self._cluster.change(decide)
+        except BaseException:
+            await self._end(session)
+            raise
+        # Not earlier: until now the image may have shown what we were under the session before this one.
+        self.session, self._kept_at = session, asked_at
+        self._log.info("broker.registered", node_id=own.broker_id, epoch=self.epoch)
+        if is_older:
+            self._log.warning("broker.older_copy", node_id=own.broker_id, help=OLDER_COPY_HELP)
+
+    def _as_of(self, image: ClusterImage, own: Registration) -> Registration:
+        """A process that goes on has lost nothing, also if it has not seen that it was admitted again."""
+        known = image.brokers.get(own.broker_id)
+        if self._admission.epoch == ABSENT or known is None:
+            return own
+        return replace(own, clean_epoch=known.admitted_epoch, lost={}, has_lost_all=False)
+
+    async def _end(self, session: SessionId) -> None:
+        try:
+            await self._store.end_session(session)
+        except (StoreAway, StoreRefuses) as problem:  # then its time ends it
+            self._log.warning("broker.session_not_ended", reason=str(problem))
+
+    # Staying
+
+    async def run(self) -> None:
+        """The task that keeps the session, and begins another when it is over."""
+        pauses = Pauses(BROKER_JOIN_PAUSE_MS, BROKER_JOIN_PAUSE_MS_MAX)
+        while not self._has_left:
+            if not await self._is_over():
+                continue
+            if self.session is not None:
+                session, self.session = self.session, None
+                self._log.warning(
+                    "broker.session_over",
+                    epoch=self.epoch,
+                    help="it was silent for too long, or others found nobody at its advertised address",
+                )
+                await self._end(session)
+            try:
+                await self._register()
+            except (ApiError, StoreAway, StoreRefuses) as problem:
+                self._log.warning("broker.not_registered", reason=str(problem))
+                await asyncio.sleep(pauses.next_seconds())
+            else:
+                pauses.begin_anew()
+
+    async def _is_over(self) -> bool:
+        """After a while, or when the cluster shows it."""
+        try:
+            async with asyncio.timeout(0 if self.session is None else BROKER_KEEP_MS / 1000):
+                await self._lost.wait()
+        except TimeoutError:
+            pass
+        if self._has_left:
+            return False
+        if self.session is None or self._lost.is_set():
+            return True
+        asked_at = asyncio.get_running_loop().time()
+        try:
+            is_kept = await self._store.keep_session(self.session)
+        except (StoreAway, StoreRefuses) as problem:
+            self._say_away(str(problem))
+            return False
+        if is_kept:
+            self._kept_at = asked_at
+        if self._store_is_away:
+            self._store_is_away = False
+            self._log.info("broker.store_back")
+        return not is_kept
+
+    def silence_ms(self) -> float:
+        """For how long the store has not said that our session is there."""
+        return (asyncio.get_running_loop().time() - self._kept_at) * 1000
+
+    def _say_away(self, reason: str) -> None:
+        if not self._store_is_away:
+            self._store_is_away = True
+            self._log.warning("broker.store_away", reason=reason, help="it serves on; nothing can be changed")
+
+    async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
+        if before.sessions is not after.sessions:
+            self._look_at(after)
+
+    def _look_at(self, image: ClusterImage) -> None:
+        live = image.sessions.get(self._own.broker_id)
+        if live is not None and live.incarnation == self._admission.incarnation:
+            self._is_member = True
+            self.epoch = live.epoch
+        elif self._is_member:
+            self._is_member = False
+            self._lost.set()
+
+    # Leaving
+
+    async def leave(self) -> None:
+        """Others need not wait until our time is up."""
+        self._has_left = True
+        if self.session is not None:
+            session, self.session = self.session, None
+            await self._end(session)
+
+
+class FoundOnDisk(NamedTuple):
+    """What the process before this one left."""
+
+    clean_epoch: int
+    start_ids: tuple[str, ...]
+    lost: Inventory
+
+
+def registration(
+    config: BrokerConfig, directory: DataDirectory, listeners: tuple[Listener, ...], found: FoundOnDisk
+) -> Registration:
+    """What this broker says of itself; `Membership` draws the incarnation."""
+    lost = {topic_id: tuple(indexes) for topic_id, indexes in found.lost.items()}
+    is_too_much = sum(map(len, lost.values())) > LOST_PARTITIONS_NAMED_MAX
+    return Registration(
+        broker_id=config.node.node_id,
+        incarnation="",
+        directory_id=directory.identity.directory_id,
+        clean_epoch=found.clean_epoch,
+        start_ids=found.start_ids,
+        lock=directory.lock_mark,
+        lost={} if is_too_much else lost,
+        has_lost_all=is_too_much,
+        flushes_before_ack=config.topic_defaults.flush_policy is FlushPolicy.BEFORE_ACK,
+        rack=config.node.rack,
+        endpoints={at.name: Endpoint(at.advertised_host, at.advertised_port) for at in listeners},
+        features={levels.FEATURE: levels.NEWEST},
+    )

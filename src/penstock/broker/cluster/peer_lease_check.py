@@ -1,0 +1,100 @@
+"""What the others say of this broker when the metadata store does not: whether it is still one of them.
+
+A broker that is cut off from the store alone serves on (grace mode). But if only this broker is cut off, its
+session ends, and others lead what it led. It would not know, and its clients would not either: a consumer
+that is given nothing new and no error has no reason to look for another leader.
+
+So when the store has been silent for longer than it ever is, the other brokers are asked. The question is a
+fetch of nothing under our broker epoch, which they refuse if nobody is there with this epoch. Then this
+broker leads nothing, and does not name itself as a leader, until the store is heard again.
+
+Rule: one refusal proves nothing. Whoever refuses may not have heard of our latest session yet.
+"""
+
+import asyncio
+
+from penstock.broker.cluster.membership import Membership
+from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.replication.replica_fetchers import Way
+from penstock.config.listeners import Address
+from penstock.errors import ErrorCode, ProtocolError
+from penstock.limits import STORE_SILENCE_MS_MAX, WITNESS_MS_MAX, WITNESS_PAUSE_MS, WITNESS_REFUSALS_MIN
+from penstock.observability.logs import Log
+from penstock.protocol.messages.fetch import FETCH, FetchRequest, ReplicaState
+from penstock.replication.manager import Partitions
+from penstock.replication.roles import Admission
+from penstock.wire.asynchronous import connected
+from penstock.wire.core import VersionMismatch
+
+NO_SESSION, LAST_OF_NONE = 0, -1
+
+
+class Witnesses:
+    def __init__(
+        self,
+        cluster: Cluster,
+        membership: Membership,
+        admission: Admission,
+        partitions: Partitions,
+        way: Way,
+        log: Log,
+    ) -> None:
+        self._cluster = cluster
+        self._membership = membership
+        self._admission = admission
+        self._partitions = partitions
+        self._way = way
+        self._log = log
+
+    async def run(self, node_id: int) -> None:
+        """The task that asks the others."""
+        refusals = 0
+        while True:
+            await asyncio.sleep(WITNESS_PAUSE_MS / 1000)
+            if self._membership.silence_ms() <= STORE_SILENCE_MS_MAX:
+                refusals = 0
+                self._reinstate()
+                continue
+            refusals = refusals + 1 if await self._is_refused(node_id) else 0
+            if refusals == WITNESS_REFUSALS_MIN and not self._admission.is_deposed:
+                self._depose(node_id)
+
+    def _depose(self, node_id: int) -> None:
+        self._log.warning("broker.deposed", help="others lead; it waits until the metadata store answers")
+        self._admission.depose(self._cluster.image)
+        self._cluster.hide(node_id)
+        self._partitions.look_again()
+
+    def _reinstate(self) -> None:
+        """The store answers, and what it shows is what we know: then nobody took over."""
+        if self._admission.is_deposed:
+            self._admission.reinstate()
+            self._cluster.hide(None)
+            self._partitions.look_again()
+
+    async def _is_refused(self, node_id: int) -> bool:
+        """By any of them. Those that do not answer say nothing."""
+        others = [broker_id for broker_id in self._cluster.image.sessions if broker_id != node_id]
+        answers = await asyncio.gather(*(self._asked(broker_id, node_id) for broker_id in others))
+        return any(answers)
+
+    async def _asked(self, broker_id: int, node_id: int) -> bool:
+        broker = self._cluster.image.brokers.get(broker_id)
+        endpoint = broker.endpoints.get(self._way.listener) if broker is not None else None
+        if endpoint is None:
+            return False
+        question = FetchRequest(
+            replica_state=ReplicaState(node_id, self._membership.epoch),
+            session_id=NO_SESSION,
+            session_epoch=LAST_OF_NONE,
+        )
+        address = Address(endpoint.host, endpoint.port)
+        try:
+            async with (
+                asyncio.timeout(WITNESS_MS_MAX / 1000),
+                connected(address, f"penstock-{node_id}", tls=self._way.tls) as client,
+            ):
+                answer = await client.ask(FETCH, question, WITNESS_MS_MAX / 1000)
+        except (OSError, ProtocolError, VersionMismatch):
+            return False
+        return answer.error_code == ErrorCode.STALE_BROKER_EPOCH

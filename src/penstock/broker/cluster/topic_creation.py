@@ -1,0 +1,125 @@
+"""How new topics come about: those that a client asks for, and those that are missing on the way.
+
+Rule: the id of a topic is drawn when it is decided, against the image it will be added to.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from penstock.broker.cluster.metadata_change import Changing
+from penstock.broker.cluster.metadata_service import Cluster, Decide
+from penstock.broker.context import RequestContext
+from penstock.config.alter import replace_topic
+from penstock.controller.decision import Decision
+from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic
+from penstock.errors import ApiError, ErrorCode
+from penstock.host.clock import Clock
+from penstock.host.randomness import Randomness
+from penstock.limits import PARTITIONS_PER_TOPIC_MAX
+from penstock.metadata.image import INTERNAL_TOPICS, ClusterImage, Topic
+from penstock.metadata.keys import TOPIC_ID_BYTES, acceptable_topic_id
+from penstock.security.access import CLUSTER, Operation, ResourceType
+from penstock.types import TopicId
+
+_PASSING = (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
+"""Clients that only want to write take another code beside a topic for its end."""
+
+
+class WantedTopic(NamedTuple):
+    request: TopicRequest
+    """With no overrides: they are made from the settings."""
+    settings: Mapping[str, str | None] = {}
+    """As the client gave them."""
+
+
+class TopicCreation:
+    def __init__(self, cluster: Cluster, clock: Clock, randomness: Randomness) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._randomness = randomness
+
+    async def create(
+        self, wanted: Sequence[WantedTopic], *, validate_only: bool = False, waits: bool = True
+    ) -> list[Topic | ApiError]:
+        """Each topic as it was created, or would have been, or why not; in the order asked.
+
+        `waits`: for a controller, between two.
+        """
+        decides = [self._decide(topic) for topic in wanted]
+        changing = Changing(self._cluster, waits=waits)
+        outcomes = await (changing.try_each(decides) if validate_only else changing.make_each(decides))
+        return [
+            outcome if isinstance(outcome, ApiError) else _made(outcome, topic.request.name)
+            for topic, outcome in zip(wanted, outcomes, strict=True)
+        ]
+
+    async def create_missing(self, names: Sequence[str]) -> dict[str, ErrorCode]:
+        """Create topics as the broker's defaults say. Answers those that cannot be created."""
+        # Those beyond what one request may create stay missing, and clients ask for them again.
+        partitions = self._cluster.config.topic_creation.partitions_default
+        names = names[: max(1, PARTITIONS_PER_TOPIC_MAX // partitions)]
+        outcomes = await self.create([WantedTopic(TopicRequest(name=name)) for name in names], waits=False)
+        return {
+            name: ErrorCode.LEADER_NOT_AVAILABLE if outcome.code in _PASSING else outcome.code
+            for name, outcome in zip(names, outcomes, strict=True)
+            # Another request may have been faster: then it is there, and that is all that was wanted.
+            if isinstance(outcome, ApiError) and outcome.code != ErrorCode.TOPIC_ALREADY_EXISTS
+        }
+
+    def _decide(self, wanted: WantedTopic) -> Decide:
+        return lambda image: self._decision(image, wanted)
+
+    def _decision(self, image: ClusterImage, wanted: WantedTopic) -> Decision:
+        config = self._cluster.config
+        overrides: dict[str, str] = {}
+        refusal: ApiError | None = None
+        try:
+            overrides = replace_topic(_given(wanted.settings), config)
+        except ApiError as problem:
+            refusal = problem
+
+        def validate(_: Mapping[str, str]) -> None:
+            # Kafka looks at the name first: a topic that exists is not told about its settings.
+            if refusal is not None:
+                raise refusal
+
+        name = wanted.request.name
+        return create_topic(
+            image,
+            replace(wanted.request, overrides=overrides, internal=name in INTERNAL_TOPICS),
+            NewTopic(self._draw_id(image), self._clock.wall_ms()),
+            defaults=TopicDefaults(
+                config.topic_creation.partitions_default, config.topic_creation.replication_factor_default
+            ),
+            validate_overrides=validate,
+        )
+
+    def _draw_id(self, image: ClusterImage) -> TopicId:
+        while True:
+            drawn = TopicId(self._randomness.bytes(TOPIC_ID_BYTES))
+            if acceptable_topic_id(drawn) and drawn not in image.topics_by_id:
+                return drawn
+
+
+def may_create_topic(context: RequestContext, name: str) -> bool:
+    """By a right on the cluster or on the topic."""
+    return context.may(Operation.CREATE, CLUSTER.type, CLUSTER.name) or context.may(
+        Operation.CREATE, ResourceType.TOPIC, name
+    )
+
+
+def _made(image: ClusterImage, name: str) -> Topic | ApiError:
+    found = image.topics.get(name)
+    if found is None:  # the image may show more than was asked for
+        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name} was deleted again at once.")
+    return found
+
+
+def _given(settings: Mapping[str, str | None]) -> list[tuple[str, str]]:
+    given = []
+    for name, value in settings.items():
+        if value is None:
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"{name}: a value is required")
+        given.append((name, value))
+    return given

@@ -1,0 +1,415 @@
+"""Reading for one fetch: which bytes of which partitions go into the reply.
+
+Partitions are served in the order the request names them until the byte limit is used up. The first
+one with data gives at least a whole batch, however small the limit, or its reader could never go on.
+
+Bytes in memory are read at once. If any partition's are not, the whole fetch moves to a worker
+thread and comes back when everything is there.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from struct import Struct as Layout
+from typing import Final, NamedTuple, Protocol
+
+from penstock.broker.context import RequestContext
+from penstock.broker.data.fetch_sessions import PartitionKey, Wanted
+from penstock.broker.network.memory_budget import MemoryBudget
+from penstock.broker.storage.cold_reads import ColdReads, Outdated
+from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
+from penstock.limits import BATCH_BYTES_MAX, FETCH_BYTES_TOTAL_MAX
+from penstock.log.reading.cold_reading import ColdRead, Found
+from penstock.metadata.image import NO_NODE
+from penstock.protocol.messages.fetch import (
+    FETCH,
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchPartition,
+    PartitionData,
+    ReadyPartitionData,
+)
+from penstock.replication.following import SOMEBODY, Following
+from penstock.replication.manager import Partitions
+from penstock.replication.partition import Partition
+from penstock.types import LeaderEpoch, Offset
+
+READ_COMMITTED = 1
+NOT_FOUND = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
+
+
+NOTHING = Found(b"", Offset(0), 0)
+NO_FORM = -1
+NO_REPLICA_EPOCH = -1
+_READY = Layout(">ihqqqBiBx").pack
+"""An answer without records in flexible versions: number, error, offsets, transactions, replica, records."""
+
+
+class Limits(NamedTuple):
+    bytes_max: int
+    isolation_level: int
+    replica_id: int
+    replica_epoch: int = NO_REPLICA_EPOCH
+    may_follow: bool = False
+    """A follower may answer, too."""
+    rack: str = ""
+    """Of the client, where replicas are chosen by that."""
+
+
+class Followers(Protocol):
+    """Those who follow what this broker leads."""
+
+    def is_certain(self, partition: Partition, claim: str) -> bool:
+        """Whether a client may be told what would be untrue if another led (`leadership_check.py`)."""
+        ...
+
+    @property
+    def is_rack_aware(self) -> bool:
+        """Whether clients are sent to the replica next to them."""
+        ...
+
+    def nearest(self, partition: Partition, rack: str, offset: Offset) -> int:
+        """Who in this rack should be read from there on; NO_NODE: we."""
+        ...
+
+    def require_session(self, broker_id: int, broker_epoch: int) -> None:
+        """ApiError unless that process is the broker."""
+        ...
+
+    def fetched(self, partition: Partition, params: FetchPartition, limits: Limits) -> EpochEndOffset | None:
+        """One of them asks. ApiError if it may not; where its history parts from ours, if it does."""
+        ...
+
+
+class NoFollowers:
+    """Of a broker that is alone."""
+
+    is_rack_aware = False
+
+    def is_certain(self, partition: Partition, claim: str) -> bool:
+        return True
+
+    def nearest(self, partition: Partition, rack: str, offset: Offset) -> int:
+        return NO_NODE
+
+    def require_session(self, broker_id: int, broker_epoch: int) -> None:
+        pass
+
+    def fetched(self, partition: Partition, params: FetchPartition, limits: Limits) -> EpochEndOffset | None:
+        raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no followers")
+
+
+NO_FOLLOWERS: Final = NoFollowers()
+
+
+class Gathered:
+    """What has been read so far for one fetch."""
+
+    __slots__ = ("answers", "bytes_left", "form", "has_error", "has_parted", "is_cold", "limits", "size")
+
+    def __init__(self, limits: Limits, form: int = NO_FORM) -> None:
+        self.limits = limits
+        self.form = form
+        """By what answers that are ready are told apart; NO_FORM: none can be used."""
+        self.bytes_left = limits.bytes_max
+        self.answers: list[PartitionData] = []
+        """In the order of what is wanted."""
+        self.size = 0
+        self.has_error = False
+        self.has_parted = False
+        """Some client's history is not ours."""
+        self.is_cold = False
+        """Stopped at a partition whose bytes are not in memory."""
+
+
+class FetchReads:
+    def __init__(
+        self,
+        partitions: Partitions,
+        cold_reads: ColdReads,
+        followers: Followers = NO_FOLLOWERS,
+        bytes_total_max: int = FETCH_BYTES_TOTAL_MAX,
+    ) -> None:
+        """`bytes_total_max`: how much is being read from the device at once."""
+        self._partitions = partitions
+        self._cold_reads = cold_reads
+        self._followers = followers
+        self._cold_budget = MemoryBudget(bytes_total_max)
+
+    @property
+    def is_rack_aware(self) -> bool:
+        return self._followers.is_rack_aware
+
+    def refusal_of(self, broker_id: int, broker_epoch: int) -> ErrorCode | None:
+        """Why nothing at all is given to who fetches as this broker; None: each partition is looked at."""
+        try:
+            self._followers.require_session(broker_id, broker_epoch)
+        except ApiError as refusal:
+            return refusal.code
+        return None
+
+    def find(self, key: PartitionKey) -> Partition | None:
+        if key.topic:
+            return self._partitions.find(key.topic, key.partition)
+        return self._partitions.find_by_id(key.topic_id, key.partition)
+
+    def gather(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
+        """Read what is in memory. Stops at the first partition that is not."""
+        form = _form(limits, context)
+        gathered = Gathered(limits, form)
+        add = gathered.answers.append
+        for entry in wanted:
+            partition = entry.partition
+            # Most partitions of a large fetch are at their end, and most of those were before.
+            if (
+                partition is not None
+                and (ready := partition.at_end) is not None
+                and ready.high_watermark == entry.plain_offset
+                and ready.isolation_level == form
+                and ready.log_start_offset == partition.log.log_start_offset
+            ):
+                add(ready)
+                continue
+            data = self._read(entry, gathered, context)
+            if isinstance(data, ColdRead):
+                gathered.is_cold = True
+                return gathered
+            add(data)
+        return gathered
+
+    def gather_again(
+        self, wanted: list[Wanted], idle: Gathered, moved: Iterable[int], context: RequestContext
+    ) -> Gathered:
+        """What `gather` finds where it found nothing before and only these have moved since, by number."""
+        gathered = Gathered(idle.limits, idle.form)
+        gathered.answers = idle.answers.copy()
+        for number in sorted(moved):
+            data = self._read(wanted[number], gathered, context)
+            if isinstance(data, ColdRead):
+                gathered.is_cold = True
+                return gathered
+            gathered.answers[number] = data
+        return gathered
+
+    async def gather_cold(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
+        """Read everything, waiting for the device where it must, and for memory before that."""
+        # However little was asked for, a first batch is read whole.
+        need = max(limits.bytes_max, BATCH_BYTES_MAX)
+        await self._take_memory(need)
+        try:
+            gathered = Gathered(limits, _form(limits, context))
+            for entry in wanted:
+                data = self._read(entry, gathered, context)
+                while isinstance(data, ColdRead):
+                    try:
+                        data = await self._read_cold(entry, data, gathered)
+                    except Outdated:
+                        data = self._read(entry, gathered, context)
+                gathered.answers.append(data)
+            return gathered
+        finally:
+            self._cold_budget.give(need)
+
+    async def _take_memory(self, need: int) -> None:
+        if self._cold_budget.take(need):
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        was_granted = False
+
+        def granted() -> None:
+            nonlocal was_granted
+            was_granted = True
+            if not turn.done():  # given up, and not yet told so
+                turn.set_result(None)
+
+        self._cold_budget.wait(need, granted)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self._cold_budget.forget(granted)
+            if was_granted:
+                self._cold_budget.give(need)
+            raise
+
+    def _read(self, entry: Wanted, gathered: Gathered, context: RequestContext) -> PartitionData | ColdRead:
+        try:
+            partition = entry.partition
+            if partition is None or partition.offline is not None or context.denied:
+                partition = self._authorised(entry.key, context)
+                entry.find(partition)
+            found = self._found_in(partition, entry.params, gathered)
+        except ApiError as refusal:
+            gathered.has_error = True
+            if refusal.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                return _refused(entry.key.partition, refusal.code)
+            assert partition is not None, "it was looked into"
+            return self._out_of_range(entry, partition, gathered.limits, context.peer)
+        except (StorageFailed, StorageFull) as problem:  # its file was closed, and cannot be opened again
+            gathered.has_error = True
+            assert partition is not None, "it was looked into"
+            if isinstance(problem, StorageFailed):
+                self._cold_reads.failed_at_once(partition, problem)
+            return _refused(entry.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        if found is NOTHING and gathered.form != NO_FORM and partition.following is None:
+            return _ready(partition, gathered.form)
+        if isinstance(found, PartitionData):
+            gathered.has_parted = True
+            return found
+        return found if isinstance(found, ColdRead) else _answer(partition, found, gathered)
+
+    def _out_of_range(self, entry: Wanted, partition: Partition, limits: Limits, peer: str) -> PartitionData:
+        params, is_follower = entry.params, limits.replica_id >= 0
+        is_beyond = (
+            params.fetch_offset > partition.log.log_end_offset
+            or params.last_fetched_epoch > partition.leader_epoch
+        )
+        claim = f"{params.fetch_offset} is out of range for {peer}"
+        if is_beyond and not is_follower and not self._followers.is_certain(partition, claim):
+            return _refused(entry.key.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        answer = _refused(entry.key.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
+        if is_follower:
+            answer.log_start_offset = partition.log.log_start_offset  # where it begins anew
+        return answer
+
+    def _authorised(self, key: PartitionKey, context: RequestContext) -> Partition:
+        partition = self.find(key)
+        if context.denied and (partition.name.topic if partition else key.topic) in context.denied:
+            raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        if partition is None:
+            raise self._partitions.not_here(*key)
+        return partition
+
+    def _found_in(
+        self, partition: Partition, params: FetchPartition, gathered: Gathered
+    ) -> Found | ColdRead | PartitionData:
+        if gathered.limits.replica_id >= 0:
+            return self._found_for_follower(partition, params, gathered)
+        partition.check_epoch(params.current_leader_epoch)
+        if partition.following is not None:
+            partition.require_online()
+            if not gathered.limits.may_follow or not _may_serve(partition.following, partition, params):
+                partition.require_leader()
+        elif gathered.limits.rack and (sent := self._sent_elsewhere(partition, params, gathered)) is not None:
+            return sent
+        if params.last_fetched_epoch >= 0 and (parted := _parting(partition, params)) is not None:
+            return parted
+        offset = Offset(params.fetch_offset)
+        if offset == partition.high_watermark and partition.offline is None:
+            return NOTHING  # the common case of a consumer that has caught up
+        limit = min(params.partition_max_bytes, gathered.bytes_left)
+        return partition.read(offset, limit, at_least_one=gathered.size == 0)
+
+    def _sent_elsewhere(
+        self, partition: Partition, params: FetchPartition, gathered: Gathered
+    ) -> PartitionData | None:
+        """To the replica in the client's rack; None if it is read here."""
+        node = self._followers.nearest(partition, gathered.limits.rack, Offset(params.fetch_offset))
+        if node == NO_NODE:
+            return None
+        answer = _parted(partition, params, EpochEndOffset())
+        answer.preferred_read_replica = node
+        return answer
+
+    def _found_for_follower(
+        self, partition: Partition, params: FetchPartition, gathered: Gathered
+    ) -> Found | ColdRead | PartitionData:
+        diverging = self._followers.fetched(partition, params, gathered.limits)
+        if diverging is not None:
+            return _parted(partition, params, diverging)
+        limit = min(params.partition_max_bytes, gathered.bytes_left)
+        offset = Offset(params.fetch_offset)
+        if offset == partition.log.log_end_offset:
+            return NOTHING
+        return partition.read_for_follower(offset, limit, at_least_one=gathered.size == 0)
+
+    async def _read_cold(self, entry: Wanted, read: ColdRead, gathered: Gathered) -> PartitionData:
+        partition = entry.partition
+        assert partition is not None, "the read was planned for it"
+        try:
+            result = await self._cold_reads.run(partition, read)
+        except ApiError as refusal:
+            gathered.has_error = True
+            return _refused(entry.key.partition, refusal.code)
+        except (CorruptData, StorageFailed, StorageFull):
+            gathered.has_error = True
+            return _refused(entry.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        return _answer(partition, result.found, gathered)
+
+
+def _may_serve(following: Following, partition: Partition, params: FetchPartition) -> bool:
+    """Nothing new comes as long as we do not know whom to follow; and whoever has less than is asked for
+    cannot say that it is out of range, as the leader can."""
+    return following.leader_id != SOMEBODY and params.fetch_offset <= partition.log.log_end_offset
+
+
+def _parting(partition: Partition, params: FetchPartition) -> PartitionData | None:
+    """Where the client's history and ours part; None if ours begins with all of theirs."""
+    asked = params.last_fetched_epoch
+    if asked > partition.leader_epoch:
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"leader epoch {asked} has not begun")
+    epoch, end_offset = partition.end_of_epoch(LeaderEpoch(asked))
+    if end_offset < 0:
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known of leader epoch {asked}")
+    if epoch == asked and end_offset >= params.fetch_offset:
+        return None
+    return _parted(partition, params, EpochEndOffset(epoch, end_offset))
+
+
+def _parted(partition: Partition, params: FetchPartition, diverging: EpochEndOffset) -> PartitionData:
+    return PartitionData(
+        partition_index=params.partition,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.high_watermark,
+        log_start_offset=partition.log.log_start_offset,
+        diverging_epoch=diverging,
+        records=b"",
+    )
+
+
+def _form(limits: Limits, context: RequestContext) -> int:
+    is_usual = FETCH.is_flexible(context.version) and not context.denied and limits.replica_id < 0
+    is_usual = is_usual and not limits.rack
+    return limits.isolation_level if is_usual else NO_FORM
+
+
+def _ready(partition: Partition, isolation_level: int) -> ReadyPartitionData:
+    """The answer of a partition that has been read to its end: the same for all who have."""
+    index, high, start = partition.name.partition, partition.high_watermark, partition.log.log_start_offset
+    has_list = isolation_level == READ_COMMITTED
+    partition.at_end = ready = ReadyPartitionData(
+        partition_index=index,
+        high_watermark=high,
+        last_stable_offset=high,
+        log_start_offset=start,
+        aborted_transactions=[] if has_list else None,
+        records=b"",
+        isolation_level=isolation_level,
+        encoded=_READY(index, 0, high, high, start, has_list, -1, 1),
+    )
+    return ready
+
+
+def _answer(partition: Partition, found: Found, gathered: Gathered) -> PartitionData:
+    size = len(found.data)
+    gathered.size += size
+    gathered.bytes_left = max(gathered.bytes_left - size, 0)
+    high = partition.high_watermark
+    return PartitionData(
+        partition_index=partition.name.partition,
+        high_watermark=high,
+        last_stable_offset=high,
+        log_start_offset=partition.log.log_start_offset,
+        aborted_transactions=[] if gathered.limits.isolation_level == READ_COMMITTED else None,
+        records=found.data,
+    )
+
+
+def _refused(index: int, code: ErrorCode) -> PartitionData:
+    """As in Kafka: a partition that was found has no list of transactions, one that was not an empty one."""
+    aborted: list[AbortedTransaction] | None = [] if code in NOT_FOUND else None
+    return PartitionData(index, code, -1, -1, -1, aborted_transactions=aborted, records=b"")

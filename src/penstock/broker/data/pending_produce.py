@@ -1,0 +1,212 @@
+"""One produce from its appends until it can be answered.
+
+Each of its partitions is waited for at most twice: for its turn, if its batch is looked into by a
+worker thread, and then for the high watermark to pass what was appended.
+
+Rule 1: a batch whose turn has not come when the request's time is up is not stored any more.
+Rule 2: nor is one whose client has gone, if that waited for an answer. Whoever asked for none has
+        done all it had to: what it sent is stored.
+"""
+
+import asyncio
+from functools import partial
+from typing import Final, NamedTuple
+
+from penstock.broker.data.append import Turn
+from penstock.broker.router import Later, NoReply
+from penstock.errors import ApiError, ErrorCode, ProtocolError
+from penstock.limits import INSPECTION_WAIT_MS_MAX, PRODUCE_BATCHES_MAX
+from penstock.log.validation import NotABatch
+from penstock.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from penstock.replication.partition import Appended, Partition
+from penstock.replication.waiting import ProduceWait
+from penstock.types import Offset
+
+# Errors found inside the log: the reply says where the log starts. Those found before say -1.
+FOUND_IN_LOG: Final = frozenset(
+    {
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    }
+)
+
+ACKS_NONE: Final = 0
+ACKS_LEADER: Final = 1
+ACKS_ALL: Final = -1
+
+Waiting = list[tuple[int, Partition, Appended]]
+"""The number of the answer, and what must become safe before it is given."""
+Turns = list[tuple[int, Partition, Turn]]
+"""The number of the answer, and what must be looked into before that."""
+
+
+class ProduceLimits(NamedTuple):
+    """How many batches a request may have, and how long one of them may wait for its turn."""
+
+    batches_max: int = PRODUCE_BATCHES_MAX
+    inspection_wait_ms_max: int = INSPECTION_WAIT_MS_MAX
+
+
+PRODUCE_LIMITS: Final = ProduceLimits()
+
+
+class ProduceInProgress:
+    __slots__ = ("_answers", "_is_local", "_later", "_responses", "_wait")
+
+    def __init__(
+        self,
+        responses: list[TopicProduceResponse],
+        answers: list[PartitionProduceResponse],
+        deadline: float,
+        acks: int = ACKS_ALL,
+    ) -> None:
+        self._is_local = acks == ACKS_LEADER
+        """It waits for the leader alone."""
+        self._responses = responses
+        self._answers = answers
+        """Those within the responses, by their number."""
+        self._later = Later()
+        self._wait = ProduceWait(deadline, self._done)
+
+    def wait(self, waiting: Waiting) -> Later:
+        for number, partition, appended in waiting:
+            waits = partition.local_waits if self._is_local else partition.produce_waits
+            waits.add(appended.end_offset, self._wait, number)
+        return self._later
+
+    def _done(self, wait: ProduceWait) -> None:
+        for number, code in wait.errors.items():
+            self._answers[number].error_code = code
+            self._answers[number].base_offset = -1
+        self._finish()
+
+    def _finish(self) -> None:
+        self._later.finish(ProduceResponse(self._responses))
+
+
+class ProduceInTurn(ProduceInProgress):
+    """One with batches that are looked into first."""
+
+    __slots__ = ("_is_left", "_names_left", "_timer", "_turns")
+
+    def begin(self, waiting: Waiting, turns: Turns, *, names_left: int, wait_ms: int) -> Later:
+        """`names_left`: how many records its refusals may still name. `wait_ms`: how long for its turns."""
+        self._later.abandon = self._leave
+        self._wait_for_turns(turns, names_left=names_left, wait_ms=wait_ms)
+        return self.wait(waiting)
+
+    def _wait_for_turns(self, turns: Turns, *, names_left: int, wait_ms: int) -> None:
+        self._is_left = False
+        self._names_left = names_left
+        self._turns: dict[int, Turn] = {}
+        for number, partition, turn in turns:
+            self._wait.outstanding.add(number)
+            self._turns[number] = turn
+            turn.then = partial(self._has_had_its_turn, number, partition)
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._time_is_up)
+
+    def _has_had_its_turn(self, number: int, partition: Partition, outcome: Appended | ApiError) -> None:
+        del self._turns[number]
+        answer = self._answers[number]
+        if isinstance(outcome, ApiError):
+            _refuse(answer, partition, outcome, self._names_left)
+            self._names_left -= len(answer.record_errors)
+            self._wait.reached(number)
+            return
+        answer.base_offset = outcome.base_offset
+        answer.log_append_time_ms = outcome.log_append_time_ms
+        answer.log_start_offset = partition.log.log_start_offset
+        self._is_appended(number, partition, outcome)
+
+    def _is_appended(self, number: int, partition: Partition, appended: Appended) -> None:
+        if appended.end_offset > reached_for(partition, is_local=self._is_local):
+            waits = partition.local_waits if self._is_local else partition.produce_waits
+            waits.add(appended.end_offset, self._wait, number)
+        else:
+            self._wait.reached(number)
+
+    def _time_is_up(self) -> None:
+        for number in self._drop_turns():
+            self._wait.failed(number, ErrorCode.REQUEST_TIMED_OUT)
+
+    def _drop_turns(self) -> list[int]:
+        turns, self._turns = self._turns, {}
+        for turn in turns.values():
+            turn.drop()
+        return list(turns)
+
+    def _done(self, wait: ProduceWait) -> None:
+        if not self._is_left:
+            self._timer.cancel()
+            self._drop_turns()
+            super()._done(wait)
+
+    def _leave(self) -> None:
+        """Nobody waits for the reply any more, although its partitions may still have to reach it."""
+        self._is_left = True
+        self._timer.cancel()
+        self._drop_turns()
+        self._responses, self._answers = [], []
+
+
+class UnansweredProduce(ProduceInTurn):
+    """One without acks: done when all of its batches have had their turns."""
+
+    __slots__ = ()
+
+    def begin(self, waiting: Waiting, turns: Turns, *, names_left: int, wait_ms: int) -> Later:
+        self._wait_for_turns(turns, names_left=names_left, wait_ms=wait_ms)
+        require_success(self._answers)  # those that were refused at once
+        return self._later
+
+    def _is_appended(self, number: int, partition: Partition, appended: Appended) -> None:
+        self._wait.reached(number)
+
+    def _finish(self) -> None:
+        try:
+            require_success(self._answers)
+        except ProtocolError as problem:
+            self._later.finish(problem)
+        else:
+            self._later.finish(NoReply.DONE)
+
+
+def reached_for(partition: Partition, *, is_local: bool) -> Offset:
+    """Up to where a producer is answered: what all in-sync replicas have, or what the leader has."""
+    leading = partition.leading
+    return leading.own_end if is_local and leading is not None else partition.high_watermark
+
+
+def refused(
+    index: int, partition: Partition | None, refusal: ApiError, names_left: int
+) -> PartitionProduceResponse:
+    answer = PartitionProduceResponse(index)
+    _refuse(answer, partition, refusal, names_left)
+    return answer
+
+
+def _refuse(
+    answer: PartitionProduceResponse, partition: Partition | None, refusal: ApiError, names_left: int
+) -> None:
+    in_log = refusal.code in FOUND_IN_LOG and not isinstance(refusal, NotABatch)
+    answer.error_code = refusal.code
+    answer.base_offset = -1
+    answer.log_start_offset = partition.log.log_start_offset if in_log and partition is not None else -1
+    answer.record_errors = [
+        BatchIndexAndErrorMessage(number, refusal.detail) for number in refusal.records[:names_left]
+    ]
+    answer.error_message = refusal.detail or None
+
+
+def require_success(answers: list[PartitionProduceResponse]) -> None:
+    failed = next((answer for answer in answers if answer.error_code), None)
+    if failed is not None:
+        code = ErrorCode(failed.error_code).name
+        raise ProtocolError(f"a produce with acks=0 failed for partition {failed.index}: {code}")

@@ -1,0 +1,132 @@
+"""Lookups of offsets by time, for requests: one step after another in a thread of their own.
+
+A step is short (log/reading/time_lookup.py). Lookups of all requests take turns in the thread step by step,
+so one that has much to look at delays others little; cold fetches, followers and the loading of
+coordinators have other threads and are not delayed at all.
+
+Rule 1: a lookup ends when the client has left, and when the time of its request is up.
+Rule 2: a lookup whose segment was replaced meanwhile begins anew.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from penstock.broker.router import Later
+from penstock.broker.storage.cold_reads import ColdReads, Outdated
+from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
+from penstock.host.clock import Clock
+from penstock.host.tasks import Tasks
+from penstock.host.worker import give_way
+from penstock.limits import LOOKUP_MS_MAX
+from penstock.log.reading.time_lookup import LOOKUP_LIMITS, LookupLimits, TimedOffset, TimeSearch
+from penstock.protocol.messages.list_offsets import ListOffsetsPartitionResponse, ListOffsetsResponse
+from penstock.replication.partition import Partition
+
+NO_TIMEOUT: Final = 0
+
+
+class Lookup(NamedTuple):
+    entry: ListOffsetsPartitionResponse
+    """What is filled in."""
+    partition: Partition
+    timestamp: int | None
+    """None: the newest record is looked for."""
+
+
+class LookupEnded(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Deadline:
+    """Until when the lookups of one request go on. Worker threads ask it, too."""
+
+    def __init__(self, clock: Clock, timeout_ms: int = NO_TIMEOUT) -> None:
+        limit_ms = min(timeout_ms, LOOKUP_MS_MAX) if timeout_ms > NO_TIMEOUT else LOOKUP_MS_MAX
+        self._clock = clock
+        self._ends_at = clock.monotonic() + limit_ms / 1000
+        self._is_abandoned = False
+
+    def abandon(self) -> None:
+        """The client has left."""
+        self._is_abandoned = True
+
+    def check(self) -> None:
+        if self._is_abandoned or self._clock.monotonic() >= self._ends_at:
+            raise LookupEnded
+
+
+class TimeLookups:
+    def __init__(
+        self,
+        reads: ColdReads,
+        tasks: Tasks,
+        clock: Clock,
+        limits: LookupLimits = LOOKUP_LIMITS,
+        give_way: Callable[[], None] = give_way,
+    ) -> None:
+        """`reads`: of a pool of one thread that nothing but lookups has to wait for."""
+        self._limits = limits
+        self._give_way = give_way
+        self._reads = reads
+        self._tasks = tasks
+        self._clock = clock
+
+    def begin(self, lookups: list[Lookup], response: ListOffsetsResponse, timeout_ms: int) -> Later:
+        """The reply, when all lookups are done and their entries in it are filled in."""
+        deadline = Deadline(self._clock, timeout_ms)
+        later = Later(abandon=deadline.abandon)
+        self._tasks.start(self._look_up(lookups, deadline, later, response), "lookup by time")
+        return later
+
+    async def _look_up(
+        self, lookups: list[Lookup], deadline: Deadline, later: Later, response: ListOffsetsResponse
+    ) -> None:
+        try:
+            for lookup in lookups:
+                await self._fill_in(lookup, deadline)
+        except BaseException:
+            # Whatever it was, requests behind this one must not wait for ever, nor a thread go on.
+            deadline.abandon()
+            for entry, _, _ in lookups:
+                entry.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
+            raise
+        finally:
+            later.finish(response)
+
+    async def _fill_in(self, lookup: Lookup, deadline: Deadline) -> None:
+        entry, partition, timestamp = lookup
+        try:
+            found = await self._find(partition, timestamp, deadline)
+        except LookupEnded:
+            entry.error_code = ErrorCode.REQUEST_TIMED_OUT
+        except ApiError as refusal:
+            entry.error_code = refusal.code
+        except (CorruptData, StorageFailed, StorageFull):
+            entry.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        else:
+            if found is not None:
+                entry.offset, entry.timestamp = found
+                entry.leader_epoch = partition.log.epochs.epoch_at(found.offset)
+
+    async def _find(
+        self, partition: Partition, timestamp: int | None, deadline: Deadline
+    ) -> TimedOffset | None:
+        def pause() -> None:
+            self._give_way()
+            deadline.check()
+
+        while True:
+            # First: to prepare a lookup takes a look at every segment, and nothing here gives way to others.
+            deadline.check()
+            search = TimeSearch(partition.time_lookup(), timestamp, pause, limits=self._limits)
+            try:
+                return await self._run(partition, search, deadline)
+            except Outdated:
+                continue
+
+    async def _run(self, partition: Partition, search: TimeSearch, deadline: Deadline) -> TimedOffset | None:
+        while True:
+            deadline.check()
+            step = await self._reads.run(partition, search)
+            if step.is_done:
+                return step.found

@@ -1,0 +1,421 @@
+"""The shell around coordinators: one shard for every partition of an internal topic that is led here.
+
+Decides nothing. It loads shards from their logs, in slices that leave the event loop to others, and
+wakes them when their time has come.
+
+Rule 1: a shard is loaded up to where its log ends, and only once all of that is safe. What lies
+        between would come to light later, as if from nowhere.
+Rule 2: a shard that broke is loaded again; until then its clients are told to try again. One that
+        found the disk full is loaded at once, and writes again when there is room for what there was no
+        room for. If there was none after all, it looks for it less and less often.
+Rule 3: every offset of a log is accounted for, also what compaction removed. Where nothing can be read
+        the log is damaged, and its shard stays closed: half of a log is not half of the truth. That is
+        said once, and tried again less and less often. In a cluster the partition is handed over to a
+        sound replica; on a broker that is alone people mend it: docs/operations.md says how.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from penstock.broker.failures import report_failure
+from penstock.broker.storage.cold_reads import ColdReads, Outdated
+from penstock.coordinator.outcome import Now, Pending, StateRecord
+from penstock.coordinator.shard import Command, Phase, Shard, StateMachine
+from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
+from penstock.host.clock import Clock
+from penstock.host.tasks import Tasks
+from penstock.host.worker import WorkerPool
+from penstock.limits import (
+    COORDINATOR_RELOAD_MS,
+    COORDINATOR_RELOAD_MS_MAX,
+    COORDINATOR_ROOM_BYTES,
+    COORDINATOR_ROOM_CHECK_MS,
+    COORDINATOR_ROOM_CHECK_MS_MAX,
+    DECOMPRESSED_BYTES_MAX,
+    LOAD_BYTES_AT_ONCE,
+    LOAD_RECORDS_PER_TURN,
+    UNREADABLE_RECORDS_TOLD_MAX,
+)
+from penstock.log.reading.cold_reading import ColdRead, Found
+from penstock.metadata.image import ClusterImage
+from penstock.observability.logs import Log
+from penstock.protocol.batches import split_batches
+from penstock.protocol.records import Record, iterate
+from penstock.replication.manager import Partitions
+from penstock.replication.partition import Partition
+from penstock.replication.waiting import ProduceWait
+from penstock.types import NO_OFFSET, Offset, TopicId
+
+State = TypeVar("State", bound=StateMachine)
+
+DAMAGE_HELP = "groups of this partition wait until it is mended: docs/operations.md, A damaged coordinator"
+
+
+class CoordinatorLimits(NamedTuple):
+    """How soon a shard that broke is loaded again, and how often room on a full disk is looked for."""
+
+    reload_ms: int = COORDINATOR_RELOAD_MS
+    room_check_ms: int = COORDINATOR_ROOM_CHECK_MS
+
+
+COORDINATOR_LIMITS: Final = CoordinatorLimits()
+
+
+class Means(NamedTuple):
+    """What every coordinator on this broker works with."""
+
+    partitions: Partitions
+    pool: WorkerPool
+    cold_reads: ColdReads
+    tasks: Tasks
+    clock: Clock
+    log: Log
+    on_full: Callable[[StorageFull], None]
+    on_failed: Callable[[StorageFailed], None]
+    turn: asyncio.Lock
+    """One shard is loaded at a time: what is read of it is in memory twice meanwhile."""
+    limits: CoordinatorLimits = COORDINATOR_LIMITS
+
+
+class Troubles(NamedTuple):
+    """What goes wrong, for those who watch the broker."""
+
+    unreadable: int = 0
+    """Records of the log that cannot be read."""
+    full: int = 0
+    """Shards that have no room to write."""
+    unanswered: int = 0
+    """Clients that could not be given their answer, since the broker started."""
+    too_large: int = 0
+    """Decisions that were refused because no batch holds them, since then."""
+
+
+class _Counts:
+    """What the shards count together."""
+
+    def __init__(self) -> None:
+        self.unanswered = 0
+        self.too_large = 0
+
+
+class Coordination(Generic[State]):
+    """The shards of one internal topic."""
+
+    def __init__(self, topic: str, new_state: Callable[[], State], means: Means) -> None:
+        self._topic = topic
+        self._new_state = new_state
+        self._means = means
+        self._topic_id: TopicId | None = None
+        self._count = 0
+        self._shards: dict[int, _Runner[State]] = {}
+        """Of the partitions that this broker leads, by their numbers."""
+        self._counts = _Counts()
+
+    # Following the topic
+
+    def open(self, image: ClusterImage) -> None:
+        """Begin to load what the image shows."""
+        topic = image.topics.get(self._topic)
+        if topic is None:
+            return
+        self._topic_id, self._count = topic.id, len(topic.partitions)
+        for number in range(self._count):
+            self._look_at(number)
+
+    def _look_at(self, number: int) -> None:
+        """What is led under another epoch has another partition, and is loaded anew."""
+        partition = self._means.partitions.find(self._topic, number)
+        known = self._shards.get(number)
+        if known is not None and known.shard.partition is not partition:
+            del self._shards[number]
+            known.shard.end()
+            known = None
+        if known is None and partition is not None and _is_led(partition):
+            runner = self._shards[number] = _Runner(partition, self._new_state, self._means, self._counts)
+            runner.load()
+
+    async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
+        topic = after.topics.get(self._topic)
+        if self._topic_id is not None and (topic is None or topic.id != self._topic_id):
+            self.close()
+        if topic is not before.topics.get(self._topic) or self._topic_id is None:
+            self.open(after)
+
+    def close(self) -> None:
+        """Whoever still waits is sent away to look for another coordinator."""
+        shards, self._shards = self._shards, {}
+        self._topic_id, self._count = None, 0
+        for runner in shards.values():
+            runner.shard.end()
+
+    # Commands
+
+    def __len__(self) -> int:
+        """How many shards there are, here and elsewhere; keys are spread over them."""
+        return self._count
+
+    def here(self) -> list[int]:
+        """The numbers of those that this broker has."""
+        return sorted(self._shards)
+
+    def execute(self, number: int, command: Command[State], pending: Pending) -> None:
+        runner = self._shards.get(number)
+        if number < self._count and (runner is None or not _is_led(runner.shard.partition)):
+            # Its log may have been cut when we became its leader; or we lead no longer, as others say.
+            self._look_at(number)
+            runner = self._shards.get(number)
+        if runner is not None:
+            runner.shard.execute(command, pending)
+        else:
+            pending.refuse(ErrorCode.NOT_COORDINATOR)
+
+    def states(self) -> Iterator[State]:
+        """To look at; those that load are not complete."""
+        for runner in self._shards.values():
+            yield runner.shard.state
+
+    def tell_all(self, command: Command[State]) -> None:
+        """Of what happened elsewhere; nothing is written at once. Those that load will see it then."""
+        for runner in tuple(self._shards.values()):
+            if runner.shard.phase is Phase.ACTIVE:
+                runner.shard.execute(command, _nobody())
+
+    def troubles(self) -> Troubles:
+        return Troubles(
+            unreadable=sum(len(state.unreadable()) for state in self.states()),
+            full=sum(runner.shard.is_full for runner in self._shards.values()),
+            unanswered=self._counts.unanswered,
+            too_large=self._counts.too_large,
+        )
+
+    def loading(self) -> Iterator[int]:
+        """The numbers of the shards that cannot answer yet."""
+        for number, runner in sorted(self._shards.items()):
+            if runner.shard.phase is not Phase.ACTIVE:
+                yield number
+
+
+def _is_led(partition: Partition) -> bool:
+    return partition.following is None and (
+        partition.offline is None or partition.offline.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER
+    )
+
+
+def _nobody() -> Pending:
+    return Pending(lambda reply: None, lambda code, detail: None)
+
+
+class _Runner(Generic[State]):
+    """Runs one shard: its clock, its timer, its loading."""
+
+    def __init__(
+        self, partition: Partition, new_state: Callable[[], State], means: Means, counts: _Counts
+    ) -> None:
+        self._means = means
+        self._counts = counts
+        self._timer: asyncio.TimerHandle | None = None
+        self._awaits_room = False
+        self._room_check_ms = means.limits.room_check_ms
+        self._end_at_room: int = NO_OFFSET
+        """Where the log ended when there last was room again."""
+        self.shard = Shard(partition, new_state, self)
+
+    # What the shard asks for
+
+    def now(self) -> Now:
+        clock = self._means.clock
+        return Now(clock.wall_ms(), clock.monotonic())
+
+    def due_changed(self, due: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due is not None:
+            delay = max(0.0, due - self._means.clock.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.shard.tick()
+
+    def broken(self, reason: Exception) -> None:
+        means, after_ms = self._means, self._means.limits.reload_ms
+        if self.shard.partition.offline is not None and not _is_led(self.shard.partition):
+            return  # another leads it, or this broker under another epoch
+        means.log.warning("coordinator.broken", partition=self.shard.partition.name, reason=str(reason))
+        if isinstance(reason, StorageFull):
+            means.on_full(reason)
+            self._note_full()
+            if not self._awaits_room:
+                after_ms = 0  # it can be asked meanwhile
+                self._awaits_room = True
+                means.tasks.start(self._await_room(), f"room for {self.shard.partition.name}")
+        elif isinstance(reason, StorageFailed):
+            means.on_failed(reason)
+        self.load(after_ms)
+
+    def _note_full(self) -> None:
+        """The room that was seen the last time was none if nothing could be written since."""
+        was_room = self.shard.partition.log.log_end_offset > self._end_at_room
+        self._room_check_ms = (
+            self._means.limits.room_check_ms
+            if was_room
+            else min(2 * self._room_check_ms, COORDINATOR_ROOM_CHECK_MS_MAX)
+        )
+
+    async def _await_room(self) -> None:
+        while self.shard.is_full and self.shard.phase is not Phase.ENDED:
+            await asyncio.sleep(self._room_check_ms / 1000)
+            try:
+                usable_bytes = await self._means.pool.run(partial(_usable_bytes, self.shard.partition))
+            except (StorageFailed, StorageFull):
+                continue  # whoever writes next finds out what that means
+            if usable_bytes >= max(COORDINATOR_ROOM_BYTES, 2 * self.shard.wanted_bytes):
+                self._end_at_room = self.shard.partition.log.log_end_offset
+                self.shard.room_again()
+        self._awaits_room = False
+
+    def too_large(self, size_bytes: int, records: int, limit_bytes: int) -> None:
+        self._counts.too_large += 1
+        name = self.shard.partition.name
+        self._means.log.error(
+            "coordinator.too_large",
+            partition=name,
+            size_bytes=size_bytes,
+            records=records,
+            limit_bytes=limit_bytes,
+        )
+
+    def unanswered(self, reason: Exception) -> None:
+        self._counts.unanswered += 1
+        report_failure(self._means.log)(f"an answer of {self.shard.partition.name}", reason)
+
+    # Loading
+
+    def load(self, after_ms: int = 0) -> None:
+        self._means.tasks.start(self._load(after_ms), f"load {self.shard.partition.name}")
+
+    async def _load(self, after_ms: int) -> None:
+        reload_ms = self._means.limits.reload_ms
+        said, pause_ms = "", reload_ms
+        while True:
+            await asyncio.sleep(after_ms / 1000)
+            if self.shard.phase is Phase.ENDED:
+                return
+            try:
+                records = await self._replay(self.shard.begin_loading())
+            except (ApiError, CorruptData, StorageFailed, StorageFull) as problem:
+                # Damage is raised once as itself, and then as the reason why the partition is offline.
+                reason = (problem.detail if isinstance(problem, ApiError) else "") or str(problem)
+                if reason != said:
+                    said, pause_ms = reason, reload_ms
+                    self._say_why_not(problem)
+                after_ms, pause_ms = pause_ms, min(2 * pause_ms, COORDINATOR_RELOAD_MS_MAX)
+                continue
+            if self.shard.phase is Phase.LOADING:
+                self._say_what_was_loaded(records)
+                self.shard.end_loading()
+            return
+
+    def _say_why_not(self, problem: Exception) -> None:
+        what_to_do = {"help": DAMAGE_HELP} if isinstance(problem, CorruptData) else {}
+        name = self.shard.partition.name
+        self._means.log.error("coordinator.not_loaded", partition=name, reason=str(problem), **what_to_do)
+
+    def _say_what_was_loaded(self, records: int) -> None:
+        name, log = self.shard.partition.name, self._means.log
+        unreadable = self.shard.state.unreadable()
+        for number, what in enumerate(unreadable):
+            if number < UNREADABLE_RECORDS_TOLD_MAX:
+                log.error("coordinator.unreadable", partition=name, record=what)
+        if unreadable:
+            log.error("coordinator.records_unreadable", partition=name, count=len(unreadable))
+        if records:
+            log.info("coordinator.loaded", partition=name, records=records)
+
+    async def _replay(self, state: State) -> int:
+        """Read the whole log into `state`; says how many records that was."""
+        count = 0
+        end = await _until_safe(self.shard.partition)
+        async with self._means.turn:
+            latest = await self._latest_of_each_key(end)
+            for key, (value, timestamp) in latest.items():
+                state.replay(StateRecord(key, value), timestamp)
+                count += 1
+                if count % LOAD_RECORDS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+        return count
+
+    async def _latest_of_each_key(self, end: Offset) -> dict[bytes, tuple[bytes | None, int]]:
+        """The last record of each key, in the order of the log: all that compaction promises to leave.
+
+        So what came before it need not be understood, only passed.
+        """
+        partition = self.shard.partition
+        offset = partition.log.log_start_offset
+        latest: dict[bytes, tuple[bytes | None, int]] = {}
+        count = 0
+        while offset < end and self.shard.phase is Phase.LOADING:
+            found = await self._read(partition, offset)
+            if found.next_offset <= offset:
+                damage = CorruptData(f"nothing can be read at offset {offset}; the log ends at {end}")
+                self._means.cold_reads.on_failure(partition, damage)
+                raise damage
+            for record in _records(found):
+                if record.key is not None and record.offset >= offset:
+                    latest.pop(record.key, None)
+                    latest[record.key] = record.value, record.timestamp
+                count += 1
+                if count % LOAD_RECORDS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+            offset = found.next_offset
+        return latest
+
+    async def _read(self, partition: Partition, offset: Offset) -> Found:
+        while True:
+            try:
+                found = partition.read(offset, LOAD_BYTES_AT_ONCE, at_least_one=True)
+            except StorageFailed as failure:
+                self._means.cold_reads.failed_at_once(partition, failure)
+                raise
+            if not isinstance(found, ColdRead):
+                return found
+            try:
+                return (await self._means.cold_reads.run(partition, found)).found
+            except Outdated:
+                continue
+
+
+def _usable_bytes(partition: Partition) -> int:
+    """What is free on the disk of a log, whose own folder may not be there yet. Blocks."""
+    log = partition.log
+    return log.disk.space(log.folder.rpartition("/")[0]).usable_bytes
+
+
+def _records(found: Found) -> Iterator[Record]:
+    data = found.data
+    for position, header in split_batches(data):
+        if not header.is_control:
+            yield from iterate(data[position : position + header.size], limit_bytes=DECOMPRESSED_BYTES_MAX)
+
+
+async def _until_safe(partition: Partition) -> Offset:
+    """Wait until everything in the log is below the high watermark. Says where it ends."""
+    partition.require_online()
+    end = partition.log.log_end_offset
+    if end <= partition.high_watermark:
+        return end
+    if partition.read_only is not None:
+        raise partition.read_only.again()  # it never will be
+    outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(wait: ProduceWait) -> None:
+        if not outcome.cancelled():
+            outcome.set_result(wait.errors)
+
+    partition.produce_waits.add(end, ProduceWait(float("inf"), done), 0)
+    if errors := await outcome:
+        raise ApiError(next(iter(errors.values())), "the disk did not take what is in the log")
+    return end

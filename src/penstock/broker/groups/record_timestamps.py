@@ -1,0 +1,126 @@
+"""When records that wait for a group were written: read away from the event loop, and kept a while.
+
+Rule 1: what is read is a batch for each offset, in jobs of a few, one job after another, in the thread
+        for lookups by time: those who ask for numbers must not hold up those who read records.
+Rule 2: what was read is kept by partition and offset. A record can be compacted away, so not for long.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from penstock.broker.storage.cold_reads import ColdReads, Outdated
+from penstock.host.clock import Clock
+from penstock.limits import (
+    RECORD_TIME_BATCHES_MAX,
+    RECORD_TIME_KEPT_MS,
+    RECORD_TIMES_KEPT_MAX,
+    RECORD_TIMES_MS_MAX,
+    RECORD_TIMES_READ_AT_ONCE,
+)
+from penstock.log.reading.first_record import FirstRecordRead, FirstTime, plan_first_record
+from penstock.replication.partition import Partition
+from penstock.types import Offset, TopicId
+
+_Key = tuple[TopicId, int, Offset]
+
+
+class Wanted(NamedTuple):
+    partition: Partition
+    offset: Offset
+
+    @property
+    def key(self) -> _Key:
+        return self.partition.topic_id, self.partition.name.partition, self.offset
+
+    def is_readable(self) -> bool:
+        """Retention and failures go on while a question waits for its turn."""
+        partition = self.partition
+        is_there = partition.log.log_start_offset <= self.offset < partition.high_watermark
+        return is_there and partition.offline is None
+
+
+class _Kept(NamedTuple):
+    timestamp_ms: int | None
+    read_at: float
+
+
+class RecordTimesLimits(NamedTuple):
+    """How many times are kept and read at once, and how long one question waits for them."""
+
+    kept_max: int = RECORD_TIMES_KEPT_MAX
+    read_at_once: int = RECORD_TIMES_READ_AT_ONCE
+    wait_ms_max: int = RECORD_TIMES_MS_MAX
+
+
+RECORD_TIMES_LIMITS: Final = RecordTimesLimits()
+
+
+class RecordTimes:
+    def __init__(
+        self, cold_reads: ColdReads, clock: Clock, limits: RecordTimesLimits = RECORD_TIMES_LIMITS
+    ) -> None:
+        self._limits = limits
+        self._cold_reads = cold_reads
+        self._clock = clock
+        self._kept: dict[_Key, _Kept] = {}
+        """The one read last at the end."""
+
+    async def find(self, wanted: Sequence[Wanted]) -> list[int | None]:
+        """For each the time in ms of the first record at or after its offset; None if none was found in time.
+
+        What was read is kept, so a question that is asked again goes on where this one ended.
+        """
+        # Taken out at once: what is kept now may have made room for others when the reading is done.
+        known = self._known(wanted)
+        missing = [item for item in wanted if item.key not in known]
+        try:
+            async with asyncio.timeout(self._limits.wait_ms_max / 1000):
+                for start in range(0, len(missing), self._limits.read_at_once):
+                    found = await self._read(missing[start : start + self._limits.read_at_once])
+                    self._keep(found)
+                    known |= found
+        except TimeoutError:
+            pass  # the reading thread is busy: ages are unknown rather than everything late
+        return [known.get(item.key) for item in wanted]
+
+    def _known(self, wanted: Sequence[Wanted]) -> dict[_Key, int | None]:
+        now, known = self._clock.monotonic(), {}
+        for item in wanted:
+            kept = self._kept.get(key := item.key)
+            if kept is not None and (now - kept.read_at) * 1000 <= RECORD_TIME_KEPT_MS:
+                known[key] = kept.timestamp_ms
+        return known
+
+    def _keep(self, found: dict[_Key, int | None]) -> None:
+        now = self._clock.monotonic()
+        for key, timestamp_ms in found.items():
+            self._kept.pop(key, None)
+            self._kept[key] = _Kept(timestamp_ms, now)
+        while len(self._kept) > self._limits.kept_max:
+            del self._kept[next(iter(self._kept))]
+
+    async def _read(self, wanted: Sequence[Wanted]) -> dict[_Key, int | None]:
+        """Where a batch has no record that counts, the next one is looked at."""
+        found: dict[_Key, int | None] = {item.key: None for item in wanted}
+        left = [(item.key, item) for item in wanted]
+        for _ in range(RECORD_TIME_BATCHES_MAX):
+            left = [(key, item) for key, item in left if item.is_readable()]
+            if not left:
+                break
+            outcomes = await self._cold_reads.run_all([(item.partition, _plan(item)) for _, item in left])
+            following = []
+            for (key, item), outcome in zip(left, outcomes, strict=True):
+                if isinstance(outcome, Outdated):
+                    following.append((key, item))
+                elif isinstance(outcome, FirstTime):
+                    found[key] = outcome.timestamp_ms
+                    if outcome.timestamp_ms is None and outcome.next_offset > item.offset:
+                        following.append((key, Wanted(item.partition, outcome.next_offset)))
+                # Any other failure leaves the time unknown; damage has been reported.
+            left = following
+        return found
+
+
+def _plan(item: Wanted) -> FirstRecordRead:
+    return plan_first_record(item.partition.log, item.offset, item.partition.high_watermark)

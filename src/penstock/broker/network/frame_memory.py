@@ -1,0 +1,185 @@
+"""The memory that one connection has of what all share, for requests on their way in.
+
+An unfinished frame takes what it needs from the budget of its size, and waits where there is none. So
+do bytes that came although nobody may look at them now: they are here, and are counted as they are.
+
+While others wait, a connection may be ended for what it holds. `burden` says who costs them most:
+bytes times the seconds for which they were held. Whoever sends steadily costs nothing, nor does who
+waits for memory itself, for it cannot go on.
+"""
+
+from collections.abc import Callable
+
+from penstock.broker.network.memory_budget import Budgets, MemoryBudget
+from penstock.limits import DECODED_REQUEST_BYTES, FRAME_BYTES_PER_SECOND_MIN
+from penstock.protocol.connection import FrameReceiver
+
+
+class FrameMemory:
+    __slots__ = (
+        "_budgets",
+        "_clock",
+        "_go_on",
+        "_granted_at",
+        "_granted_have_bytes",
+        "_is_waiting",
+        "_receiver",
+        "_stop",
+        "_taken_large",
+        "_taken_small",
+        "_turn_bytes",
+        "_wanted_bytes",
+    )
+
+    def __init__(
+        self,
+        budgets: Budgets,
+        receiver: FrameReceiver,
+        clock: Callable[[], float],
+        stop: Callable[[], None],
+        go_on: Callable[[], None],
+    ) -> None:
+        self._budgets = budgets
+        self._receiver = receiver
+        self._clock = clock
+        self._stop = stop
+        self._go_on = go_on
+        self._is_waiting = False
+        self._taken_small = 0
+        self._taken_large = 0
+        self._wanted_bytes = 0
+        """Asked for, for the unfinished frame, and not granted yet."""
+        self._turn_bytes = 0
+        """Kept free of decoded requests for the one that is to be looked at next."""
+        self._granted_at = 0.0
+        self._granted_have_bytes = 0
+        """When the unfinished frame was last given memory, and what had come of it."""
+
+    # Taking and giving back
+
+    def keep(self, rest: memoryview, need_bytes: int) -> None:
+        """Move what has come of an unfinished frame to a buffer of its own, or hold it until it may."""
+        if not self._budgets.small_frames.take(need_bytes):
+            self.hold(rest)
+            self._wait(self._budgets.small_frames, need_bytes - len(rest), self._small_granted)
+            return
+        self._taken_small += need_bytes
+        self._receiver.keep(rest, need_bytes)
+        self._note_grant()
+
+    def hold(self, rest: memoryview) -> None:
+        """Bytes that came although nobody may look at them now."""
+        self._receiver.hold(rest)
+        self._taken_small += len(rest)
+        self._budgets.small_frames.overdraw(len(rest))
+
+    def grow(self) -> None:
+        need_bytes = self._receiver.grow_bytes
+        is_large = self._receiver.is_large
+        budget = self._budgets.large_frames if is_large else self._budgets.small_frames
+        if budget.take(need_bytes):
+            self._grow(need_bytes)
+        else:
+            self._wait(budget, need_bytes, self._large_granted if is_large else self._small_granted)
+
+    def _grow(self, granted_bytes: int) -> None:
+        if self._receiver.is_large:
+            self._taken_large += granted_bytes
+        else:
+            self._taken_small += granted_bytes
+        self._receiver.grow()
+        self._note_grant()
+
+    def settle(self) -> None:
+        """Give back what is no longer held."""
+        if self._taken_large:
+            self._budgets.large_frames.give(self._taken_large)
+            self._taken_large = 0
+        if self._taken_small:
+            self._budgets.small_frames.give(self._taken_small)
+            self._taken_small = 0
+
+    def drop(self) -> None:
+        """What has come will not be looked at, and what was asked for is not needed."""
+        self._budgets.small_frames.forget(self._small_granted)
+        self._budgets.large_frames.forget(self._large_granted)
+        self._budgets.decoded.forget(self._turn_granted)
+        self._receiver.take_held()
+        self._receiver.release_own()
+        self.settle()
+        self.end_turn()
+
+    # Waiting
+
+    def _wait(self, budget: MemoryBudget, need_bytes: int, granted: Callable[[], None]) -> None:
+        self._is_waiting = True
+        self._wanted_bytes = need_bytes
+        budget.wait(need_bytes, granted)
+        self._stop()
+        self._budgets.on_shortage()
+
+    def _small_granted(self) -> None:
+        if (held := self._receiver.take_held()) is None:
+            self._grow(self._wanted_bytes)
+        else:
+            self._taken_small += self._wanted_bytes
+            self._receiver.keep(held, len(held) + self._wanted_bytes)
+            self._note_grant()
+        self._end_wait()
+
+    def _large_granted(self) -> None:
+        self._grow(self._wanted_bytes)
+        self._end_wait()
+
+    def _end_wait(self) -> None:
+        self._is_waiting = False
+        self._go_on()
+
+    def _note_grant(self) -> None:
+        self._granted_at = self._clock()
+        self._granted_have_bytes = self._receiver.have_bytes
+
+    def wait_for_turn(self) -> None:
+        """Requests that wait for their answers fill the memory: look at no more of them now."""
+        self._wait(self._budgets.decoded, DECODED_REQUEST_BYTES, self._turn_granted)
+
+    def _turn_granted(self) -> None:
+        self._turn_bytes = self._wanted_bytes
+        self._end_wait()
+
+    def end_turn(self) -> None:
+        if self._turn_bytes:
+            self._budgets.decoded.give(self._turn_bytes)
+            self._turn_bytes = 0
+
+    @property
+    def holds_large_frame(self) -> bool:
+        """Whether one has come whole and waits for its turn. To hold it anew would copy it, and take
+        from the budget of small ones what it has of its own."""
+        return self._taken_large > 0 and not self._receiver.is_unfinished
+
+    # What others think of it
+
+    def taken_bytes(self, budget: MemoryBudget) -> int:
+        return self._taken_small if budget is self._budgets.small_frames else self._taken_large
+
+    def receives(self, budget: MemoryBudget) -> bool:
+        """Whether it holds some of a budget, and nothing but the client keeps it from going on."""
+        return self.taken_bytes(budget) > 0 and not self._is_waiting
+
+    def burden(self, budget: MemoryBudget, now: float, read_at: float) -> float:
+        """What is held, times the seconds since `read_at` or the last grant; 0 if all is as it should be."""
+        if self._is_waiting:
+            return 0.0
+        since = read_at
+        if self._receiver.is_unfinished:
+            came_bytes = self._receiver.have_bytes - self._granted_have_bytes
+            if came_bytes >= (now - self._granted_at) * FRAME_BYTES_PER_SECOND_MIN:
+                return 0.0
+            since = self._granted_at
+        grace_ms = self._budgets.memory_limits.grace_ms
+        return burden(self.taken_bytes(budget), now - since, grace_ms=grace_ms)
+
+
+def burden(held_bytes: int, seconds: float, *, grace_ms: int) -> float:
+    return held_bytes * seconds if seconds * 1000 >= grace_ms else 0.0

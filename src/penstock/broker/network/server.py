@@ -1,0 +1,209 @@
+"""Listens, keeps the list of connections, and ends those that stall."""
+
+import asyncio
+import os
+import socket
+from collections import Counter
+from functools import partial
+from ssl import SSLContext
+from typing import Final, NamedTuple
+
+from penstock.broker.context import RequestContext
+from penstock.broker.network.connection import Connection, Shared
+from penstock.broker.network.memory_budget import MemoryBudget
+from penstock.config.broker import NetworkConfig
+from penstock.config.listeners import Listener
+from penstock.errors import ConfigError
+from penstock.limits import (
+    COMPLAINTS_PER_SECOND_MAX,
+    CONNECTION_BACKLOG_MAX,
+    CONNECTION_SWEEP_MS,
+    LAST_ANSWERS_MS_MAX,
+    MEMORY_RELIEF_PARTS,
+    TLS_HANDSHAKE_MS_MAX,
+)
+from penstock.observability.logs import Log
+from penstock.security.access import ANONYMOUS, Authorizer
+
+UNKNOWN_PEER = "unknown"
+
+
+class ServerLimits(NamedTuple):
+    """How long a handshake and the last replies may take, and how often connections are looked at."""
+
+    tls_handshake_ms_max: int = TLS_HANDSHAKE_MS_MAX
+    connection_sweep_ms: int = CONNECTION_SWEEP_MS
+    last_answers_ms_max: int = LAST_ANSWERS_MS_MAX
+
+
+SERVER_LIMITS: Final = ServerLimits()
+
+
+class Server:
+    def __init__(
+        self,
+        shared: Shared,
+        network: NetworkConfig,
+        authorizer: Authorizer,
+        log: Log,
+        limits: ServerLimits = SERVER_LIMITS,
+    ) -> None:
+        self._limits = limits
+        self._shared = shared
+        self._network = network
+        self._authorizer = authorizer
+        self._log = log
+        self._connections: dict[Connection, None] = {}
+        """In the order they came, so that what is done to all of them is done in the same order always."""
+        self._one_closed = asyncio.Event()
+        self._per_address: Counter[str] = Counter()
+        self._servers: list[asyncio.Server] = []
+        self._complaints = 0
+        self._is_stopping = False
+        self._relief_is_due = False
+        shared.on_shortage = self._expect_relief
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    async def bind(self, listener: Listener, tls: SSLContext | None) -> Listener:
+        """Take the port, without accepting anybody yet. Returns the listener with its real port."""
+        loop = asyncio.get_running_loop()
+        factory = partial(self._connection, listener.name)
+        try:
+            server = await loop.create_server(
+                factory,
+                listener.host,
+                listener.port,
+                backlog=CONNECTION_BACKLOG_MAX,
+                ssl=tls,
+                ssl_handshake_timeout=self._limits.tls_handshake_ms_max / 1000 if tls else None,
+                start_serving=False,
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {listener.host}:{listener.port} for listener {listener.name}: "
+                f"{_why_not(error)}. Choose another address with --kafka or `listeners`"
+            ) from error
+        self._servers.append(server)
+        return listener.bound_to(server.sockets[0].getsockname()[1])
+
+    async def serve(self) -> None:
+        for server in self._servers:
+            await server.start_serving()
+
+    async def sweep(self) -> None:
+        """The task that ends what has stalled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._limits.connection_sweep_ms / 1000)
+            if self._complaints > COMPLAINTS_PER_SECOND_MAX:
+                suppressed = self._complaints - COMPLAINTS_PER_SECOND_MAX
+                self._log.warning("connection.refused_more", count=suppressed)
+            self._complaints = 0
+            now = loop.time()
+            for connection in tuple(self._connections):
+                connection.check(now, self._network.connection_idle_ms_max)
+
+    def _expect_relief(self) -> None:
+        """Soon, and not for each who waits: looking at all connections takes a while."""
+        if not self._relief_is_due:
+            self._relief_is_due = True
+            relief_ms = self._shared.memory_limits.relief_ms
+            asyncio.get_running_loop().call_later(relief_ms / 1000, self._relieve)
+
+    def _relieve(self) -> None:
+        self._relief_is_due = False
+        now = asyncio.get_running_loop().time()
+        shared = self._shared
+        for budget in (shared.small_frames, shared.large_frames, shared.decoded):
+            if wanted_bytes := budget.wanted_bytes:
+                self._relieve_one(budget, wanted_bytes, now)
+                self._expect_relief()
+
+    def _relieve_one(self, budget: MemoryBudget, wanted_bytes: int, now: float) -> None:
+        """End those who hold most of it for longest, a part of the budget at a time."""
+        part_bytes = budget.total_bytes // MEMORY_RELIEF_PARTS
+        burdens = [(connection.burden(budget, now), connection) for connection in self._connections]
+        stalled = sorted((pair for pair in burdens if pair[0]), key=lambda pair: pair[0], reverse=True)
+        freed_bytes = 0
+        for _, connection in stalled:
+            if freed_bytes >= min(wanted_bytes, part_bytes):
+                return
+            freed_bytes += connection.holds(budget)
+            connection.end_for_others()
+        if budget is self._shared.decoded or budget.free_bytes <= -part_bytes:
+            return
+        if not any(connection.receives(budget) for connection in self._connections):
+            budget.grant_first()  # all wait for each other
+
+    def stop_listening(self) -> None:
+        """Nobody new comes in, and those who are here are asked for nothing more."""
+        self._is_stopping = True
+        for server in self._servers:
+            server.close()
+        for connection in self._connections:
+            connection.stop_taking()
+
+    async def stop(self) -> None:
+        """Close every connection, after what was answered has been sent to those who take it."""
+        for connection in tuple(self._connections):
+            connection.close()
+        try:
+            async with asyncio.timeout(self._limits.last_answers_ms_max / 1000):
+                await self._until_all_are_closed()
+        except TimeoutError:
+            for connection in tuple(self._connections):
+                connection.abort()
+            await self._until_all_are_closed()
+        for server in self._servers:
+            await server.wait_closed()
+
+    async def _until_all_are_closed(self) -> None:
+        while self._connections:
+            self._one_closed.clear()
+            await self._one_closed.wait()
+
+    def _connection(self, listener: str) -> Connection:
+        return Connection(self._shared, partial(self._context, listener), self._opened, self._closed)
+
+    def _context(self, listener: str, transport: asyncio.Transport) -> RequestContext:
+        peer = transport.get_extra_info("peername")
+        return RequestContext(ANONYMOUS, listener, peer[0] if peer else UNKNOWN_PEER, self._authorizer)
+
+    def _opened(self, connection: Connection) -> bool:
+        peer = connection.context.peer
+        self._connections[connection] = None
+        self._per_address[peer] += 1
+        if self._is_stopping:
+            return False
+        if len(self._connections) > self._network.connections_max:
+            self._complain(peer, f"more than max.connections={self._network.connections_max}")
+            return False
+        if self._per_address[peer] > self._network.connections_per_address_max:
+            self._complain(peer, "more than max.connections.per.ip from one address")
+            return False
+        connection.keep_alive()
+        return True
+
+    def _closed(self, connection: Connection, complaint: str | None) -> None:
+        self._connections.pop(connection, None)
+        self._one_closed.set()
+        peer = connection.context.peer
+        self._per_address[peer] -= 1
+        if self._per_address[peer] <= 0:
+            del self._per_address[peer]
+        if complaint is not None:
+            self._complain(peer, complaint)
+
+    def _complain(self, peer: str, reason: str) -> None:
+        self._complaints += 1
+        if self._complaints <= COMPLAINTS_PER_SECOND_MAX:
+            self._log.warning("connection.refused", peer=peer, reason=reason)
+
+
+def _why_not(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):  # its numbers are not those of strerror
+        return "no such host"
+    return os.strerror(error.errno).lower() if error.errno else str(error)

@@ -1,0 +1,1 @@
+"""Replication between brokers: following, serving followers, and ISR changes."""

@@ -1,0 +1,111 @@
+"""The leader's side of replication: what fetches of followers say, and who is behind.
+
+A follower's fetch is noted by the partition (replication/leading.py). Where that is a reason to change
+the in-sync set, or where time has shown that somebody is behind, the change is proposed to the metadata
+store (`isr_updates.py`), beside everything else that this broker does.
+
+Rule 1: whoever is being drained, or is not admitted, is not proposed.
+Rule 2: a fetch counts only if it comes from the process that has the broker's session, as the image shows it.
+        One that slept past its session fetches on under an epoch that was the broker's, and what it has says
+        nothing of what the process has that is in sync under this id now.
+"""
+
+import asyncio
+
+from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.data.fetch_reader import Limits
+from penstock.broker.replication.isr_updates import Epoch, InSyncChanges
+from penstock.broker.replication.leadership_check import Doubts
+from penstock.errors import ApiError, ErrorCode
+from penstock.host.clock import Clock
+from penstock.host.tasks import Tasks
+from penstock.limits import REPLICA_LAG_CHECK_MS
+from penstock.metadata.image import NO_NODE, ClusterImage
+from penstock.observability.logs import Log
+from penstock.protocol.messages.fetch import EpochEndOffset, FetchPartition
+from penstock.replication.leading import NO_BROKER_EPOCH, Fetched
+from penstock.replication.manager import Partitions
+from penstock.replication.partition import Partition
+from penstock.types import Offset
+
+
+class ClusterFollowers:
+    def __init__(
+        self,
+        cluster: Cluster,
+        partitions: Partitions,
+        own_epoch: Epoch,
+        tasks: Tasks,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self._cluster = cluster
+        self._partitions = partitions
+        self._clock = clock
+        self._changes = InSyncChanges(cluster, partitions, own_epoch, tasks, log)
+        self.is_certain = Doubts(cluster, tasks, clock).is_certain
+
+    def require_session(self, broker_id: int, broker_epoch: int) -> None:
+        require_session(self._cluster.image, broker_id, broker_epoch)
+
+    def fetched(self, partition: Partition, params: FetchPartition, limits: Limits) -> EpochEndOffset | None:
+        image = self._cluster.image
+        self.require_session(limits.replica_id, limits.replica_epoch)  # it may have waited since it asked
+        fetched = Fetched(
+            limits.replica_id,
+            limits.replica_epoch,
+            Offset(params.fetch_offset),
+            _epoch_to_join_with(image, limits.replica_id),
+            Offset(params.log_start_offset),
+        )
+        outcome = partition.follower_fetched(params, fetched, self._clock.monotonic())
+        if outcome.proposal is not None:
+            self._changes.propose(partition, outcome.proposal)
+        return outcome.diverging
+
+    @property
+    def is_rack_aware(self) -> bool:
+        return self._cluster.config.replication.is_rack_aware
+
+    def nearest(self, partition: Partition, rack: str, offset: Offset) -> int:
+        """In sync, in this rack, and with records at that offset; the one with most, if there are several."""
+        leading, brokers = partition.leading, self._cluster.image.brokers
+        if leading is None or rack == self._cluster.config.node.rack:
+            return NO_NODE
+        near = [
+            member
+            for member in leading.isr
+            if (broker := brokers.get(member)) is not None
+            and broker.rack == rack
+            and leading.acknowledged_end(member) >= offset >= partition.log.log_start_offset
+        ]
+        return max(near, key=leading.acknowledged_end, default=NO_NODE)
+
+    async def run(self) -> None:
+        """The task that looks for followers that are behind."""
+        while True:
+            await asyncio.sleep(REPLICA_LAG_CHECK_MS / 1000)
+            if self._cluster.store_away_since is not None:
+                continue  # no in-sync set can change
+            now, lag_ms_max = self._clock.monotonic(), self._cluster.config.replication.lag_ms_max
+            for partition in tuple(self._partitions):
+                if partition.leading is None or partition.offline is not None:
+                    continue
+                proposal = partition.leading.lagging(partition.log.log_end_offset, now, lag_ms_max)
+                if proposal is not None:
+                    self._changes.propose(partition, proposal)
+
+
+def require_session(image: ClusterImage, broker_id: int, broker_epoch: int) -> None:
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"there is no broker {broker_id}")
+    if broker.live is None or broker.live.epoch != broker_epoch:
+        raise ApiError(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is not there with this epoch")
+
+
+def _epoch_to_join_with(image: ClusterImage, broker_id: int) -> int:
+    broker = image.brokers.get(broker_id)
+    if broker is None or not broker.is_admitted or broker.is_draining:
+        return NO_BROKER_EPOCH
+    return broker.live_epoch

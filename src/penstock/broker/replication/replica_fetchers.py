@@ -1,0 +1,338 @@
+"""The follower's side of replication: one task for each broker that leads something we follow.
+
+    ask ──→ append ──→ flush ──→ ask, which acknowledges it
+
+Each task holds one connection and one fetch session. Where many partitions are followed, those that have
+had nothing for a while are asked for by a second one: a fetch costs both sides a look at everything that
+is in its session, and few partitions are written to at a time. What is asked for and what an answer means is
+decided in replication/fetch_plan.py and following.py; here is the waiting.
+
+Rule 1: nothing that was appended is acknowledged before it is flushed, where the topic wants that: the
+        next fetch waits for the flush.
+Rule 2: a leader that is away is asked again, each time after twice as long, or at once when the cluster
+        shows it differently.
+Rule 3: a fetch that waits at the leader is given up when there is something new to follow there: whoever
+        writes to a new topic, or after an election, should not wait for it.
+Rule 4: where our log begins is stored as soon as it moves. Fetches go on meanwhile and report what is stored.
+Rule 5: what a reassignment adds here is copied no faster than the settings say (replication/throttle.py).
+"""
+
+import asyncio
+from collections.abc import Callable
+from ssl import SSLContext
+from typing import NamedTuple
+
+from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.failures import report_failure
+from penstock.broker.storage.storage import Storage
+from penstock.config.listeners import Address
+from penstock.config.topic import FlushPolicy
+from penstock.errors import CorruptData, ProtocolError, StorageFailed, StorageFull
+from penstock.host.clock import Clock
+from penstock.host.tasks import Tasks
+from penstock.limits import (
+    REPLICA_FETCH_MS_MAX,
+    REPLICA_IDLE_WAIT_MS,
+    REPLICA_INTERRUPT_MS,
+    REPLICA_PAUSE_MS,
+    REPLICA_PAUSE_MS_MAX,
+    REPLICA_WAIT_MS,
+)
+from penstock.log.truncation import BeginningAnew, Truncation
+from penstock.metadata.image import NO_NODE, ClusterImage, changed_partitions
+from penstock.observability.logs import Log
+from penstock.protocol.messages.fetch import FETCH, FetchResponse, PartitionData
+from penstock.replication.fetch_plan import Activity, Asked, FetchPlan, Replica
+from penstock.replication.following import Took, Wait
+from penstock.replication.partition import Partition
+from penstock.replication.throttle import NO_RATE, Allowance, Throttle, is_being_added
+from penstock.types import LeaderEpoch, Offset
+from penstock.wire.asynchronous import AsyncClient, connected
+from penstock.wire.core import VersionMismatch
+
+
+class Way(NamedTuple):
+    """How brokers reach each other."""
+
+    listener: str
+    """By the address that each has for it."""
+    tls: SSLContext | None = None
+
+
+class Fetchers:
+    """Follows the cluster: which partition is fetched from whom."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        storage: Storage,
+        own_epoch: Callable[[], int],
+        way: Way,
+        tasks: Tasks,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self.cluster = cluster
+        self.storage = storage
+        self.own_epoch = own_epoch
+        self.clock = clock
+        self.log = log
+        self.way = way
+        self._tasks = tasks
+        self._followed: dict[Replica, _Leader] = {}
+        self._fetchers: dict[_Session, _Fetcher] = {}
+        self._idle: set[Replica] = set()
+        """Those that are asked for by the second session."""
+        self.node_id = cluster.config.node.node_id
+        self._throttle = Throttle()
+        self.report = report_failure(log)
+
+    def open(self) -> None:
+        """Begin to follow what the image shows."""
+        for partition in self.storage.partitions:
+            self.look_at(Replica(partition.topic_id, partition.name.partition))
+        self.cluster.subscribe(self._follow)
+
+    async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
+        """The storage has followed already."""
+        for topic, was, now in changed_partitions(before, after):
+            state = now or was
+            assert state is not None
+            self.look_at(Replica(topic.id, state.index))
+        if before.brokers is not after.brokers:
+            for fetcher in self._fetchers.values():
+                fetcher.wake()
+
+    def look_at(self, replica: Replica) -> None:
+        """Its leader, or the leader's epoch, may be another."""
+        leader = self._leader(self.storage.partitions.find_by_id(*replica))
+        known = self._followed.get(replica)
+        if leader == known:
+            return
+        if known is not None:
+            del self._followed[replica]
+            self._fetchers[_Session(known.id, replica in self._idle)].leave(replica)
+            self._idle.discard(replica)
+        if leader is not None:
+            self._followed[replica] = leader
+            self._fetcher(_Session(leader.id, is_idle=False)).follow(replica)
+
+    def move(self, replica: Replica, *, to_idle: bool) -> None:
+        """To the other session of its leader."""
+        leader_id = self._followed[replica].id
+        self._fetcher(_Session(leader_id, not to_idle)).leave(replica)
+        (self._idle.add if to_idle else self._idle.discard)(replica)
+        self._fetcher(_Session(leader_id, to_idle)).follow(replica)
+
+    # Not too fast
+
+    def allow(self, replica: Replica, now: float) -> Allowance:
+        rate = self._rate_of(replica)
+        return Allowance(now) if rate is None else self._throttle.allowance(rate, now)
+
+    def copied(self, replica: Replica, count: int) -> None:
+        rate = self._rate_of(replica)
+        if rate is not None:
+            self._throttle.spend(count, rate, self.clock.monotonic())
+
+    def _rate_of(self, replica: Replica) -> int | None:
+        """None: it may be copied as fast as it can be."""
+        rate = self.cluster.config.replication.copied_bytes_per_second_max
+        if rate == NO_RATE or not is_being_added(self.cluster.image, *replica, self.node_id):
+            return None
+        return rate
+
+    def _leader(self, partition: Partition | None) -> "_Leader | None":
+        if partition is None or partition.following is None or partition.offline is not None:
+            return None
+        leader_id, epoch = partition.following.leader_id, partition.following.leader_epoch
+        return None if leader_id in (NO_NODE, self.node_id) else _Leader(leader_id, epoch)
+
+    def _fetcher(self, session: "_Session") -> "_Fetcher":
+        fetcher = self._fetchers.get(session)
+        if fetcher is None:
+            fetcher = self._fetchers[session] = _Fetcher(session, self)
+            self._tasks.start(fetcher.run(), f"fetch from broker {session.leader_id}")
+        return fetcher
+
+    def address_of(self, broker_id: int) -> Address | None:
+        """Where a broker that is there can be reached."""
+        broker = self.cluster.image.brokers.get(broker_id)
+        if broker is None or not broker.is_alive or self.way.listener not in broker.endpoints:
+            return None
+        endpoint = broker.endpoints[self.way.listener]
+        return Address(endpoint.host, endpoint.port)
+
+
+class _Leader(NamedTuple):
+    id: int
+    epoch: LeaderEpoch
+
+
+class _Session(NamedTuple):
+    leader_id: int
+    is_idle: bool
+
+
+class _Fetcher:
+    """Of one leader."""
+
+    def __init__(self, session: _Session, fetchers: Fetchers) -> None:
+        self._leader_id, self._is_idle = session
+        self._fetchers = fetchers
+        self._storage = fetchers.storage
+        self._log = fetchers.log
+        wait_ms = REPLICA_IDLE_WAIT_MS if self._is_idle else REPLICA_WAIT_MS
+        find = fetchers.storage.partitions.find_by_id
+        self._plan = FetchPlan(self._leader_id, find, wait_ms, fetchers.allow)
+        self._activity = Activity()
+        self._news = asyncio.Event()
+        self._client: AsyncClient | None = None
+        """While an answer of it is awaited."""
+        self._interrupted_at = 0.0
+        self._is_interrupted = False
+        self._said = ""
+
+    # What is followed
+
+    def follow(self, replica: Replica) -> None:
+        self._plan.follow(replica)
+        self.wake()
+        now = asyncio.get_running_loop().time()
+        self._activity.begin(replica, now)
+        if self._client is not None and now - self._interrupted_at >= REPLICA_INTERRUPT_MS / 1000:
+            self._interrupted_at, self._is_interrupted = now, True
+            self._client.close()
+
+    def leave(self, replica: Replica) -> None:
+        self._plan.leave(replica)
+        self._activity.end(replica)
+
+    def wake(self) -> None:
+        self._news.set()
+
+    # Fetching
+
+    async def run(self) -> None:
+        """The task. A mistake with one answer is no reason to follow this leader no more."""
+        while True:
+            try:
+                await self._run()
+            except Exception as mistake:
+                if repr(mistake) != self._said:
+                    self._said = repr(mistake)
+                    self._fetchers.report(f"fetch from broker {self._leader_id}", mistake)
+            await self._rest(REPLICA_PAUSE_MS_MAX / 1000)
+
+    async def _run(self) -> None:
+        pause_ms = REPLICA_PAUSE_MS
+        while True:
+            address = self._fetchers.address_of(self._leader_id)
+            if not len(self._plan) or address is None:
+                await self._rest(None)
+                continue
+            try:
+                name, tls = f"penstock-{self._fetchers.node_id}", self._fetchers.way.tls
+                async with connected(address, name, tls=tls) as client:
+                    pause_ms = REPLICA_PAUSE_MS
+                    await self._fetch_over(client)
+            except (OSError, ProtocolError, VersionMismatch) as problem:
+                if self._is_interrupted:
+                    self._is_interrupted = False
+                    continue
+                self._say(f"{problem}")
+            await self._rest(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, REPLICA_PAUSE_MS_MAX)
+
+    def _say(self, reason: str) -> None:
+        if reason != self._said:
+            self._said = reason
+            self._log.warning("replica.leader_away", leader=self._leader_id, reason=reason)
+
+    async def _rest(self, seconds: float | None) -> None:
+        """Until there is news, or for so long."""
+        self._news.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    async def _fetch_over(self, client: AsyncClient) -> None:
+        self._plan.begin()
+        fetchers = self._fetchers
+        while len(self._plan):
+            now = fetchers.clock.monotonic()
+            request = self._plan.request(fetchers.node_id, fetchers.own_epoch(), now)
+            if request is None:
+                wanted_at = self._plan.wanted_at()
+                await self._rest(None if wanted_at is None else max(0.0, wanted_at - now))
+                continue
+            self._client = client
+            try:
+                response = await client.ask(FETCH, request, REPLICA_FETCH_MS_MAX / 1000)
+            finally:
+                self._client = None
+            self._said = ""
+            await self._take(response)
+            self._sort_out()
+
+    def _sort_out(self) -> None:
+        now = asyncio.get_running_loop().time()
+        moved = self._activity.busy() if self._is_idle else self._activity.idle(now)
+        for replica in moved:
+            self._fetchers.move(replica, to_idle=not self._is_idle)
+
+    async def _take(self, response: FetchResponse) -> None:
+        unflushed: list[tuple[Partition, Offset]] = []
+        cuts: list[tuple[Replica, Partition, Truncation | BeginningAnew]] = []
+        for replica, asked, data in self._plan.answers(response):
+            partition = asked.partition
+            step = self._answered(replica, asked, data)
+            if isinstance(step, Took):
+                if partition.log.is_start_unstored:
+                    self._storage.starts.request(partition.log)
+                if step.batches:
+                    self._fetchers.copied(replica, len(data.records or b""))
+                    self._activity.note(replica, asyncio.get_running_loop().time())
+                    if partition.flush_policy is FlushPolicy.BEFORE_ACK:
+                        unflushed.append((partition, partition.log.log_end_offset))
+            elif isinstance(step, Truncation | BeginningAnew):
+                cuts.append((replica, partition, step))
+            elif isinstance(step, Wait):
+                self._put_off(replica, REPLICA_PAUSE_MS)
+        for cut in cuts:
+            await self._cut(*cut)
+        if response.error_code:
+            await self._rest(REPLICA_PAUSE_MS / 1000)
+        if unflushed:
+            try:
+                await self._storage.flusher.flush_to(unflushed)
+            except StorageFailed as failure:
+                self._storage.fail(failure)
+
+    def _answered(self, replica: Replica, asked: Asked, data: PartitionData) -> object:
+        partition = asked.partition
+        try:
+            return partition.answered(asked.ask, data)
+        except CorruptData as damage:
+            self._log.error("replica.damaged_answer", partition=partition.name, reason=str(damage))
+        except StorageFull as full:
+            self._storage.note_full(full)
+        except StorageFailed as failure:
+            self._storage.fail(failure)
+        self._put_off(replica, REPLICA_PAUSE_MS_MAX)
+        return None
+
+    def _put_off(self, replica: Replica, pause_ms: int) -> None:
+        self._plan.put_off(replica, self._fetchers.clock.monotonic() + pause_ms / 1000)
+
+    async def _cut(self, replica: Replica, partition: Partition, cut: Truncation | BeginningAnew) -> None:
+        self._log.info(
+            "replica.cut", partition=partition.name, offset=cut.offset, end=partition.log.log_end_offset
+        )
+        try:
+            await self._storage.cut(partition, cut)
+        except (CorruptData, StorageFailed) as failure:
+            self._storage.damage(partition, failure)
+        self._fetchers.look_at(replica)

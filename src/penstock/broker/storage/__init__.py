@@ -1,0 +1,1 @@
+"""The tasks around logs on disk: flushing, checkpoints, retention, compaction, reads from the device."""

@@ -1,0 +1,165 @@
+"""Advances recovery points, so that a start after a crash has little to read.
+
+A checkpoint makes three things durable together: the log up to an offset, its indexes, and the
+producers as of that offset. It is due after 64 MB or five seconds of writing.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from penstock.broker.storage.flusher import Flusher
+from penstock.errors import StorageFull
+from penstock.host.disk import Disk, TooManyOpenFiles
+from penstock.host.worker import Worker
+from penstock.limits import CHECKPOINT_BYTES, CHECKPOINT_MS, CHECKPOINT_PARTITIONS_AT_ONCE
+from penstock.log.checkpoint_plan import Checkpoint, IndexWrite
+from penstock.observability.logs import Log
+from penstock.replication.partition import Partition
+
+Entry = TypeVar("Entry")
+Planned = list[tuple[Partition, Checkpoint]]
+FILES_AT_ONCE_MAX = 64
+FILES_AT_ONCE_SHARE = 4
+"""At most so many files are open for a checkpoint, or one for so many that logs may have open."""
+
+
+class CheckpointLimits(NamedTuple):
+    """How often checkpoints are made, and of how many partitions in one turn of the loop."""
+
+    interval_ms: int = CHECKPOINT_MS
+    partitions_at_once: int = CHECKPOINT_PARTITIONS_AT_ONCE
+
+
+CHECKPOINT_LIMITS: Final = CheckpointLimits()
+
+
+class Checkpoints:
+    def __init__(
+        self,
+        disk: Disk,
+        worker: Worker,
+        flusher: Flusher,
+        log: Log,
+        limits: CheckpointLimits = CHECKPOINT_LIMITS,
+    ) -> None:
+        self._limits = limits
+        self._disk = disk
+        self._worker = worker
+        self._flusher = flusher
+        self._log = log
+        self._touched: dict[Partition, None] = {}
+        self._warm: list[Partition] = []
+        self._since_all = 0.0
+        self.turn = asyncio.Lock()
+        """Held from the plan of a checkpoint until it is on disk; by others who write the same files, too."""
+
+    def touch(self, partition: Partition) -> None:
+        """The partition was written to."""
+        self._touched[partition] = None
+
+    async def run_due(self, now: float) -> None:
+        """Checkpoint whatever has been written to for long enough, or enough."""
+        if (now - self._since_all) * 1000 >= self._limits.interval_ms:
+            self._since_all = now
+            touched = list(self._touched)
+            await self.run(touched)
+            await self._close_files_of_idle(touched)
+            return
+        large = [p for p in self._touched if p.log.bytes_since_checkpoint >= CHECKPOINT_BYTES]
+        await self.run(large)
+
+    async def _close_files_of_idle(self, touched: list[Partition]) -> None:
+        """A partition that was written before, but not since, keeps no file open."""
+        warm, self._warm = self._warm, touched
+        for group in _slices(warm, self._limits.partitions_at_once):
+            _close_files([partition for partition in group if partition not in self._touched])
+            await asyncio.sleep(0)
+
+    async def run(self, partitions: Sequence[Partition]) -> None:
+        """In groups, so that planning many never holds the loop for long."""
+        for group in _slices(partitions, self._limits.partitions_at_once):
+            # One at a time: an earlier plan of a partition must not be carried out after a later one.
+            async with self.turn:
+                await self._run_group(group)
+            await asyncio.sleep(0)
+
+    async def _run_group(self, partitions: Sequence[Partition]) -> None:
+        planned: Planned = []
+        for partition in partitions:
+            self._touched.pop(partition, None)
+            if partition.offline is None and partition.log.needs_checkpoint:
+                planned.append((partition, partition.log.begin_checkpoint()))
+        if not planned:
+            return
+        try:
+            await self._flusher.flush_to([(partition, plan.recovery_point) for partition, plan in planned])
+            # Of a topic that was deleted, or of a leadership that is over and whose log another has now.
+            self._abandon([entry for entry in planned if entry[0].offline is not None])
+            planned = [entry for entry in planned if entry[0].offline is None]
+            await self._worker.run(lambda: _carry_out(self._disk, planned))
+        except StorageFull as full:
+            self._log.warning("checkpoint.postponed", reason=str(full))
+            self._abandon(planned)
+            if isinstance(full, TooManyOpenFiles):
+                _close_files([partition for partition, _ in planned])  # for the next attempt
+        except asyncio.CancelledError:  # the broker stops; it checkpoints once more when it has
+            self._abandon(planned)
+            raise
+        else:
+            self._finish(planned)
+
+    def _abandon(self, planned: Planned) -> None:
+        for partition, _ in planned:
+            partition.log.abandon_checkpoint()
+            self.touch(partition)
+
+    def _finish(self, planned: Planned) -> None:
+        needless: list[str] = []
+        for partition, plan in planned:
+            if not partition.log.is_closed:
+                needless += partition.log.end_checkpoint(plan, partition.high_watermark)
+        self._worker.submit(lambda: _remove(self._disk, needless), self._removed)
+
+    def _removed(self, _: None, error: BaseException | None) -> None:
+        if error is not None:
+            self._log.warning("checkpoint.snapshot_not_removed", reason=str(error))
+
+
+def _carry_out(disk: Disk, planned: Planned) -> None:
+    """Blocks. If a topic is deleted meanwhile, its folders are moved behind this in the same worker."""
+    at_once = max(1, min(FILES_AT_ONCE_MAX, disk.open_files_max // FILES_AT_ONCE_SHARE))
+    for writes in _slices([write for _, plan in planned for write in plan.indexes.writes], at_once):
+        _write_indexes(disk, writes)
+    # In their order: what a snapshot claims is on disk before it is.
+    for stored in _slices([stored for _, plan in planned for stored in plan.render_stored()], at_once):
+        disk.store(stored)
+
+
+def _write_indexes(disk: Disk, writes: Sequence[IndexWrite]) -> None:
+    files = []
+    try:
+        for write in writes:
+            file = disk.open(write.path, create=True)
+            files.append(file)
+            file.write(write.position, write.render())
+        disk.sync(files, sorted({write.path.rpartition("/")[0] for write in writes}))
+    finally:
+        for file in files:
+            file.release()
+
+
+def _close_files(partitions: Sequence[Partition]) -> None:
+    for partition in partitions:
+        if not partition.log.is_dirty:
+            partition.log.close_files()
+
+
+def _slices(entries: Sequence[Entry], size: int) -> Iterator[Sequence[Entry]]:
+    for first in range(0, len(entries), size):
+        yield entries[first : first + size]
+
+
+def _remove(disk: Disk, paths: list[str]) -> None:
+    for path in paths:
+        disk.remove(path)

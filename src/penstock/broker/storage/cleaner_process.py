@@ -1,0 +1,74 @@
+"""Cleaning in a process of its own: parsing a million records would hold the loop for seconds.
+
+Neither the process nor the thread that waits for it exists before there is something to clean, and
+both go again when there has been nothing for a while.
+
+Rule 1: whoever stops listening in the middle of a cleaning ends the process, and goes on when it has
+        ended: then nothing is written any more, and what was written can be removed.
+"""
+
+import asyncio
+
+import msgspec
+
+from penstock.host.child_process import Asking, ChildProcess
+from penstock.host.worker import Worker
+from penstock.log.compaction.cleaning_job import FAILURES, Answer, Job, Question, Step
+
+MODULE = "penstock.broker.storage.cleaner_worker"
+
+
+class ProcessCleaner:
+    def __init__(self) -> None:
+        self.child = ChildProcess(MODULE)
+        self._worker: Worker | None = None
+        self._asking: Asking | None = None
+
+    async def begin(self, job: Job) -> Step:
+        """Raises what the cleaning met, or ChildDied."""
+        return await self._ask(Question(job))
+
+    async def go_on(self) -> Step:
+        return await self._ask(Question(None))
+
+    async def _ask(self, question: Question) -> Step:
+        worker = self._worker = self._worker or Worker("cleaner", asyncio.get_running_loop())
+        asking = self._asking = Asking()
+        message = msgspec.msgpack.encode(question)
+        try:
+            return step_in(await worker.run(lambda: self.child.ask(message, asking)))
+        except asyncio.CancelledError:
+            asking.is_over = True
+            await self.abandon()
+            raise
+        finally:
+            self._asking = None
+
+    async def abandon(self) -> None:
+        """The thread is free when the one who waited in it was told that the process died."""
+        self.child.kill()
+        if self._worker is not None:
+            await self._worker.run(self.child.stop)
+
+    def give_up(self) -> None:
+        if self._asking is not None:
+            self._asking.is_over = True
+        self.child.kill()
+
+    async def rest(self) -> None:
+        if self._worker is not None:
+            worker, self._worker = self._worker, None
+            self.child.kill()
+            await worker.run(self.child.stop)
+            worker.stop()
+
+
+def step_in(answered: bytes) -> Step:
+    """Raises the failure that the answer tells of."""
+    answer = msgspec.msgpack.decode(answered, type=Answer)
+    if answer.failure is not None:
+        kind, sentence = answer.failure
+        raise FAILURES[kind](sentence)
+    step = answer.cleaned or answer.replacement
+    assert step is not None, "an answer is one of the three"
+    return step

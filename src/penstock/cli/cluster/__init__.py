@@ -1,0 +1,1 @@
+"""`penstock cluster`: starting, inspecting and operating several brokers."""

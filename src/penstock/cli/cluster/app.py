@@ -1,0 +1,41 @@
+"""`penstock cluster`: several brokers that are one service.
+
+Rule: a command that starts processes or changes a data directory finds out first whether it can, and
+      refuses with one sentence before anything is done.
+"""
+
+from importlib import import_module
+from typing import Final
+
+import typer
+
+from penstock.cli.command import examples, new_app
+
+EXAMPLES: Final = examples(
+    ("Three brokers on this machine, to develop with", "penstock cluster up --brokers 3"),
+    (
+        "A broker with its data becomes the first of a cluster",
+        "penstock cluster adopt --data-dir ./penstock-data --metadata etcd://127.0.0.1:2379",
+    ),
+    ("How the brokers are, and what one lost disk would lose", "penstock cluster status"),
+    ("Before a broker is stopped for long", "penstock cluster drain 2"),
+)
+COMMAND_FILES: Final = (
+    "penstock.cli.cluster.up",
+    "penstock.cli.cluster.adopt",
+    "penstock.cli.cluster.status",
+    "penstock.cli.cluster.drain",
+    "penstock.cli.cluster.reassign",
+    "penstock.cli.cluster.balance",
+    "penstock.cli.cluster.elect",
+    "penstock.cli.cluster.unregister",
+    "penstock.cli.cluster.features",
+)
+
+cluster_app = new_app(help="Run and look after a cluster of brokers.", epilog=EXAMPLES)
+
+
+def add_to(app: typer.Typer) -> None:
+    for name in COMMAND_FILES:  # each adds its command to `cluster_app`, the first time
+        import_module(name)
+    app.add_typer(cluster_app, name="cluster")

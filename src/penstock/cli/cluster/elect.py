@@ -1,0 +1,119 @@
+"""`penstock cluster elect`: preferred leaders lead again; or anybody, where nobody has everything."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.cluster.app import cluster_app
+from penstock.cli.cluster.options import Json
+from penstock.cli.command import client_command, examples, topic_names
+from penstock.errors import CommandFailed, ErrorCode
+
+if TYPE_CHECKING:
+    from penstock.cli.connection import Broker
+    from penstock.protocol.messages.elect_leaders import ElectLeadersRequest
+    from penstock.types import TopicPartition
+
+ELECT_EXAMPLES = examples(
+    ("Everybody leads what he is preferred to lead", "penstock cluster elect --preferred --all"),
+    ("One partition", "penstock cluster elect --preferred --topic orders --partition 0"),
+    ("A partition whose in-sync replicas are lost for good", "penstock cluster elect --unclean "
+     "--topic orders --partition 0"),
+)  # fmt: skip
+
+
+@cluster_app.command("elect", help="Elect leaders of partitions.", epilog=ELECT_EXAMPLES)
+@client_command
+def elect(
+    broker: "Broker",
+    preferred: Annotated[
+        bool, typer.Option("--preferred", help="The first of the replicas, if it is in sync. The default.")
+    ] = False,
+    unclean: Annotated[
+        bool,
+        typer.Option("--unclean", help="Anybody who is there, where nobody leads: what he lacks is lost."),
+    ] = False,
+    topic: Annotated[
+        str | None, typer.Option(metavar="NAME", callback=topic_names, help="Only of this topic.")
+    ] = None,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", min=0, help="Only this one of the topic. May be repeated."),
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Of every topic.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before an unclean election.")] = False,
+    as_json: Json = False,
+) -> None:
+    from penstock.cli.output import confirm, json_line
+
+    if all_ == (topic is not None):
+        raise typer.BadParameter("give either --topic or --all")
+    if partition and topic is None:
+        raise typer.BadParameter("give --topic as well", param_hint="--partition")
+    if preferred and unclean:
+        raise typer.BadParameter("choose one of them", param_hint="--preferred and --unclean")
+    request = _request(broker, topic, partition or [], unclean=unclean)
+    if unclean:
+        confirm("Elect leaders that may lack acknowledged records, which are then lost?", yes=yes)
+    outcomes = _ask(broker, request)
+    if as_json:
+        json_line([{**name._asdict(), "outcome": code.name} for name, (code, _) in outcomes.items()])
+    else:
+        _print(outcomes)
+    failed = {name: said for name, said in outcomes.items() if said[0] not in _FINE}
+    if failed:
+        raise CommandFailed(
+            "\n".join(
+                f"partition {number} of topic {name} has no other leader: {text}"
+                for (name, number), (_, text) in failed.items()
+            )
+        )
+
+
+_FINE = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
+
+
+def _request(
+    broker: "Broker", topic: str | None, wanted: Sequence[int], *, unclean: bool
+) -> "ElectLeadersRequest":
+    from penstock.cli.topic_state import chosen_partitions, find_topic
+    from penstock.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+
+    if topic is None:
+        return ElectLeadersRequest(int(unclean), None)
+    numbers = find_topic(broker, topic, advise_creation=False).numbers
+    chosen = chosen_partitions(topic, numbers, wanted)
+    return ElectLeadersRequest(int(unclean), [TopicPartitions(topic, chosen)])
+
+
+def _ask(broker: "Broker", request: "ElectLeadersRequest") -> "dict[TopicPartition, tuple[ErrorCode, str]]":
+    from penstock.cli.topic_state import error_name
+    from penstock.protocol.messages.elect_leaders import ELECT_LEADERS
+    from penstock.types import TopicPartition
+
+    with broker.client() as client:
+        answer = client.ask(ELECT_LEADERS, request)
+    if answer.error_code:
+        raise CommandFailed(f"nobody was elected: {error_name(answer.error_code)}.")
+    return {
+        TopicPartition(topic.topic, entry.partition_id): (
+            ErrorCode(entry.error_code),
+            entry.error_message or error_name(entry.error_code),
+        )
+        for topic in answer.replica_election_results
+        for entry in topic.partition_result
+    }
+
+
+def _print(outcomes: "dict[TopicPartition, tuple[ErrorCode, str]]") -> None:
+    from penstock.cli.output import counted
+
+    elected = [name for name, (code, _) in outcomes.items() if code is ErrorCode.NONE]
+    for name, number in elected:
+        typer.echo(f"elected a leader of partition {number} of topic {name}")
+    needless = sum(code is ErrorCode.ELECTION_NOT_NEEDED for code, _ in outcomes.values())
+    if needless:
+        typer.echo(f"{counted(needless, 'partition needs', 'partitions need')} none")
+    if not outcomes:
+        typer.echo("no partition needs one")

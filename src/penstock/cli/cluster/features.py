@@ -1,0 +1,67 @@
+"""`penstock cluster features`: which formats the cluster writes, and the last step of an upgrade."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.cluster.app import cluster_app
+from penstock.cli.command import client_command, examples
+from penstock.errors import CommandFailed
+
+if TYPE_CHECKING:
+    from penstock.cli.connection import Broker, BrokerClient
+
+FEATURES_EXAMPLES = examples(
+    ("What the cluster writes, and what the broker that is asked knows", "penstock cluster features"),
+    ("When every broker runs the new release, and stays with it", "penstock cluster features --upgrade"),
+)
+
+
+@cluster_app.command(
+    "features", help="Show the level of the cluster's formats, or raise it.", epilog=FEATURES_EXAMPLES
+)
+@client_command
+def features(
+    broker: "Broker",
+    is_upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Raise it to the newest. There is no way back.")
+    ] = False,
+) -> None:
+    """Until it is raised, brokers of the release before can join, and a broker can go back to it."""
+    from penstock.metadata.levels import FEATURE
+
+    with broker.client() as client:
+        level, newest = _level(client)
+        if is_upgrade:
+            _upgrade(client, newest)
+            level, newest = _level(client)
+    more = "the newest" if level == newest else f"{newest} is known too: --upgrade raises it for all brokers"
+    typer.echo(f"{FEATURE}: level {level}, {more}")
+
+
+def _level(client: "BrokerClient") -> tuple[int, int]:
+    """Where the cluster is, and the newest that this broker knows."""
+    from penstock.metadata.levels import FEATURE
+    from penstock.protocol.messages.api_versions import API_VERSIONS, ApiVersionsRequest
+
+    answer = client.ask(API_VERSIONS, ApiVersionsRequest("penstock-cli", "1"))
+    reached = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+    known = {feature.name: feature.max_version for feature in answer.supported_features}
+    if FEATURE not in reached or FEATURE not in known:
+        raise CommandFailed(f"This broker says nothing of {FEATURE}: it is none of Penstock's.")
+    return reached[FEATURE], known[FEATURE]
+
+
+def _upgrade(client: "BrokerClient", level: int) -> None:
+    from penstock.cli.topic_state import error_name
+    from penstock.metadata.levels import FEATURE
+    from penstock.protocol.messages.update_features import (
+        UPDATE_FEATURES,
+        FeatureUpdateKey,
+        UpdateFeaturesRequest,
+    )
+
+    wanted = UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(FEATURE, level)])
+    answer = client.ask(UPDATE_FEATURES, wanted)
+    if answer.error_code:
+        raise CommandFailed(answer.error_message or f"{error_name(answer.error_code)}.")

@@ -1,0 +1,167 @@
+"""Moves of replicas over the wire client: beginning and ending them, how far they are, what they wait for.
+
+Any broker takes them. How many records a replica still lacks is told by the broker that is given it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from penstock.cli.connection import Broker
+from penstock.cli.topic_state import error_name, metadata_of
+from penstock.config.listeners import Address
+from penstock.errors import CommandFailed, ErrorCode
+from penstock.protocol.messages.alter_partition_reassignments import (
+    ALTER_PARTITION_REASSIGNMENTS,
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from penstock.protocol.messages.describe_log_dirs import (
+    DESCRIBE_LOG_DIRS,
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+)
+from penstock.protocol.messages.list_partition_reassignments import (
+    LIST_PARTITION_REASSIGNMENTS,
+    ListPartitionReassignmentsRequest,
+)
+from penstock.types import TopicPartition
+
+Left = dict[int, int | None]
+"""Records that each broker still lacks; None: it cannot be known now."""
+
+
+class Moving(NamedTuple):
+    partition: TopicPartition
+    adding: list[int]
+    removing: list[int]
+
+
+class Hindrance(NamedTuple):
+    """Why a move does not go on by itself."""
+
+    partition: TopicPartition
+    is_led: bool
+    holders: list[int]
+    """Brokers that have everything: if nobody leads, one of them has to come back."""
+    away: list[int]
+    """Those that are to hold it, and are not there."""
+
+    @property
+    def in_short(self) -> str:
+        return f"waits for {_named(self.away, 'and')} to come back" if self.is_led else "nobody leads it"
+
+    @property
+    def sentence(self) -> str:
+        """What it is, and what to do; without a full stop."""
+        if self.is_led:
+            calling_off = f"penstock cluster reassign --topic {self.partition.topic} --cancel"
+            return f"partition {self.partition} {self.in_short}; `{calling_off}` calls the move off"
+        remedy = f"bring {_named(self.holders, 'or')} back, or delete the topic"
+        return f"partition {self.partition} has no leader to copy from: {remedy}"
+
+
+def alter(
+    broker: Broker, targets: Mapping[TopicPartition, Sequence[int] | None]
+) -> dict[TopicPartition, str]:
+    """What was refused, with the reason. A target of None ends the move under way."""
+    topics: dict[str, ReassignableTopic] = {}
+    for (name, index), replicas in targets.items():
+        wanted = ReassignablePartition(index, None if replicas is None else list(replicas))
+        topics.setdefault(name, ReassignableTopic(name)).partitions.append(wanted)
+    request = AlterPartitionReassignmentsRequest(topics=list(topics.values()))
+    with broker.client() as client:
+        answer = client.ask(ALTER_PARTITION_REASSIGNMENTS, request)
+    if answer.error_code:
+        raise CommandFailed(f"nothing was changed: {answer.error_message or error_name(answer.error_code)}")
+    return {
+        TopicPartition(topic.name, entry.partition_index): entry.error_message or error_name(entry.error_code)
+        for topic in answer.responses
+        for entry in topic.partitions
+        if entry.error_code
+    }
+
+
+def moving(broker: Broker) -> dict[TopicPartition, Moving]:
+    """Everything that is being moved."""
+    with broker.client() as client:
+        answer = client.ask(LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsRequest(topics=None))
+    if answer.error_code:
+        raise CommandFailed(f"what is being moved cannot be listed: {error_name(answer.error_code)}.")
+    return {
+        (name := TopicPartition(topic.name, entry.partition_index)): Moving(
+            name, list(entry.adding_replicas), list(entry.removing_replicas)
+        )
+        for topic in answer.topics
+        for entry in topic.partitions
+    }
+
+
+def hindrances(broker: Broker, moves: Iterable[Moving]) -> dict[TopicPartition, Hindrance]:
+    """Of those moves that wait for somebody to come back."""
+    by_name = {move.partition: move for move in moves}
+    with broker.client() as client:
+        answer = metadata_of(client, sorted({name.topic for name in by_name}))
+    there = {node.node_id for node in answer.brokers}
+    found = {}
+    for topic in answer.topics:
+        for state in topic.partitions:
+            move = by_name.get(TopicPartition(topic.name or "", state.partition_index))
+            if move is None:
+                continue
+            is_led = state.leader_id in there
+            away = sorted({*state.replica_nodes, *move.adding}.difference(move.removing, there))
+            if away or not is_led:
+                found[move.partition] = Hindrance(move.partition, is_led, list(state.isr_nodes), away)
+    return found
+
+
+def records_left(broker: Broker, moves: Iterable[Moving]) -> dict[TopicPartition, Left]:
+    """Of each partition, what the brokers lack that are given a replica."""
+    asked: dict[int, list[TopicPartition]] = {}
+    left: dict[TopicPartition, Left] = {}
+    for move in moves:
+        left[move.partition] = dict.fromkeys(move.adding)
+        for node in move.adding:
+            asked.setdefault(node, []).append(move.partition)
+    if not asked:
+        return left
+    with broker.client() as client:
+        addresses = {node.node_id: Address(node.host, node.port) for node in metadata_of(client, []).brokers}
+    for node, partitions in asked.items():
+        if node not in addresses:
+            continue
+        for partition, lag in _lags(broker, addresses[node], partitions).items():
+            left[partition][node] = lag
+    return left
+
+
+def _lags(
+    broker: Broker, address: Address, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    topics: dict[str, DescribableLogDirTopic] = {}
+    for name, index in partitions:
+        topics.setdefault(name, DescribableLogDirTopic(name)).partitions.append(index)
+    try:
+        with broker.client(address) as client:
+            answer = client.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=list(topics.values())))
+    except CommandFailed:
+        return {}  # it is away, which the status shows; what it lacks is not known then
+    return {
+        TopicPartition(topic.name, entry.partition_index): entry.offset_lag
+        for directory in answer.results
+        if directory.error_code == ErrorCode.NONE
+        for topic in directory.topics
+        for entry in topic.partitions
+        if entry.offset_lag >= 0
+    }
+
+
+def left_text(left: Left) -> str:
+    """`1200 on broker 3, 0 on broker 4`; what is not known is a dash."""
+    texts = [f"{'-' if count is None else count} on broker {node}" for node, count in left.items()]
+    return ", ".join(texts) or "nothing to copy"
+
+
+def _named(nodes: Sequence[int], word: str) -> str:
+    return f" {word} ".join(f"broker {node}" for node in nodes)

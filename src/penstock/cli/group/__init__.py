@@ -1,0 +1,1 @@
+"""`penstock group`: listing, describing and moving consumer groups."""

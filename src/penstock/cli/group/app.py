@@ -1,0 +1,321 @@
+"""`penstock group`: which consumer groups there are, how far they are, and moving them.
+
+Listing, deleting and resetting go over Kafka's protocol and work with any broker that speaks it. How
+old the records are that wait, how fast a group reads and why it rebalanced is no part of that
+protocol: `describe` asks over HTTP.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
+
+import typer
+
+from penstock.cli.command import (
+    TIMEOUT_S_DEFAULT,
+    client_command,
+    examples,
+    group_names,
+    new_app,
+    topic_names,
+)
+from penstock.errors import CommandFailed
+
+if TYPE_CHECKING:
+    from penstock.cli.connection import Broker
+    from penstock.cli.group.client import Coordinator, GroupState, Member
+    from penstock.cli.group.reset import Move, Selection
+    from penstock.cli.times import Place
+    from penstock.types import TopicPartition
+
+URL_DEFAULT = "http://127.0.0.1:8080"
+
+
+EXAMPLES = examples(
+    ("Which groups there are", "penstock group list"),
+    ("How far one is behind", "penstock group describe billing"),
+    ("Read the last hour again", "penstock group reset billing --to 1h"),
+)
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", callback=group_names, help="The group.")]
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", callback=group_names, help="The groups.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+group_app = new_app(help="List, describe, reset and delete consumer groups.", epilog=EXAMPLES)
+
+
+def add_to(app: typer.Typer) -> None:
+    app.add_typer(group_app, name="group")
+
+
+LIST_EXAMPLES = examples(
+    ("Every group", "penstock group list"),
+    ("Only the names of those with members", "penstock group list --json | jq -r "
+     "'.[] | select(.state != \"Empty\") | .group'"),
+)  # fmt: skip
+
+
+def _places(given: list[str] | None) -> list[str] | None:
+    """TOPIC or TOPIC:PARTITIONS: what stands before the colon must be a possible name."""
+    topic_names([place.partition(":")[0] for place in given or ()])
+    return given
+
+
+@group_app.command("list", help="List the groups.", epilog=LIST_EXAMPLES)
+@client_command
+def list_(broker: "Broker", as_json: Json = False) -> None:
+    from penstock.cli.group.client import list_groups
+    from penstock.cli.output import json_line, note, table
+
+    rows = [(each.group_id, each.group_type or "classic", each.group_state) for each in list_groups(broker)]
+    if as_json:
+        json_line([dict(zip(("group", "type", "state"), row, strict=True)) for row in rows])
+    elif rows:
+        table(("GROUP", "TYPE", "STATE"), rows)
+    else:
+        note("there are no groups yet")
+
+
+DESCRIBE_EXAMPLES = examples(
+    ("How far a group is behind, who reads what, and why it rebalanced", "penstock group describe billing"),
+    ("The age of the oldest record that waits, in ms", "penstock group describe billing --json | jq .age_ms"),
+    ("A broker whose HTTP side is elsewhere",
+     "penstock group describe billing --url http://broker1.example.com:8080"),
+)  # fmt: skip
+
+
+@group_app.command("describe", help="Show lag, members and rebalances.", epilog=DESCRIBE_EXAMPLES)
+def describe(
+    group: Group,
+    url: Annotated[
+        str, typer.Option(envvar="PENSTOCK_URL", metavar="URL", help="The broker's HTTP address.")
+    ] = URL_DEFAULT,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="How long the broker may take to answer.")
+    ] = TIMEOUT_S_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    from penstock.cli.group.output import print_group
+    from penstock.cli.http_client import get_json
+    from penstock.cli.output import json_line
+
+    document = get_json(url, f"/v1/groups/{quote(group, safe='')}", timeout)
+    if as_json:
+        json_line(document)
+    else:
+        print_group(document)
+
+
+DELETE_EXAMPLES = examples(("A group that nobody uses any more", "penstock group delete billing"))
+
+
+@group_app.command("delete", help="Delete groups and their offsets.", epilog=DELETE_EXAMPLES)
+@client_command
+def delete(
+    broker: "Broker",
+    groups: Groups,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    from penstock.cli.group.client import coordinator_of
+    from penstock.cli.output import confirm
+
+    for group in groups:
+        with coordinator_of(broker, group) as coordinator:
+            if coordinator.state() is None:
+                raise CommandFailed(f"there is no group {group}. See `penstock group list`.")
+    named = ", ".join(groups)
+    confirm(f"Delete {'group' if len(groups) == 1 else 'groups'} {named} and all committed offsets?", yes=yes)
+    for group in groups:
+        with coordinator_of(broker, group) as coordinator:
+            coordinator.delete()
+        typer.echo(f"deleted group {group}")
+
+
+RESET_EXAMPLES = examples(
+    ("Look at what would happen", "penstock group reset billing --to earliest --dry-run"),
+    ("Read the last hour and a half again", "penstock group reset billing --to 1h30m"),
+    ("From a moment on, in one topic", "penstock group reset billing --topic orders --to 2026-11-15T10:00Z"),
+    ("One partition to an offset", "penstock group reset billing --topic orders:2 --to offset:1234"),
+    ("Skip what has piled up, though consumers are running",
+     "penstock group reset billing --to latest --force"),
+    ("A new group that shall begin at the end", "penstock group reset audit --topic orders --to latest"),
+)  # fmt: skip
+
+
+@group_app.command("reset", help="Move a group to another place in its topics.", epilog=RESET_EXAMPLES)
+@client_command
+def reset(
+    broker: "Broker",
+    group: Group,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="WHERE",
+            help="earliest, latest, an offset (offset:1234), a time (datetime:2026-11-15T10:00; without a "
+            "zone, local time) or how long ago (duration:1h30m or PT1H30M). The word before the colon "
+            "may be left out.",
+        ),
+    ],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC[:P,...]",
+            callback=_places,
+            help="Only this topic, or some of its partitions. May be repeated. "
+            "Default: all partitions that the group has committed.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Although the group has members: remove them first. They rejoin by themselves and go on "
+            "from the new offsets; what they could not commit before is not committed any more.",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    from penstock.cli.group.client import coordinator_of
+
+    place = _place(to)
+    selections = _selections(topic or ())
+    with coordinator_of(broker, group) as coordinator:
+        state = coordinator.state()
+        moves = _moves(broker, place, selections, coordinator.committed(), group)
+        members = state.members if state is not None else []
+        if members and not force and not dry_run:
+            raise CommandFailed(_has_members(group, members))
+        if not dry_run:
+            members = _move(broker, coordinator, moves, state, force=force)
+    _print_moves(group, moves, members, dry_run=dry_run, as_json=as_json)
+
+
+def _place(to: str) -> "Place":
+    from penstock.cli.group.reset import parse_target
+
+    try:
+        return parse_target(to, time.time_ns() // 1_000_000)
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem), param_hint="--to") from None
+
+
+def _selections(topics: Sequence[str]) -> "list[Selection]":
+    from penstock.cli.group.reset import parse_selection
+
+    try:
+        return [parse_selection(text) for text in topics]
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem), param_hint="--topic") from None
+
+
+def _moves(
+    broker: "Broker",
+    place: "Place",
+    selections: "Sequence[Selection]",
+    committed: "Mapping[TopicPartition, int]",
+    group: str,
+) -> "list[Move]":
+    from penstock.cli.admin import Admin
+    from penstock.cli.group.reset import plan_moves
+    from penstock.cli.times import Kind
+    from penstock.types import TopicPartition
+
+    chosen = _chosen(broker, selections) if selections else _by_topic(committed)
+    if not chosen:
+        raise CommandFailed(f"group {group} has committed nothing: name what it shall read with --topic.")
+    admin = Admin(broker)
+    spans: dict[TopicPartition, tuple[int, int]] = {}
+    found: dict[TopicPartition, int | None] = {}
+    for topic, numbers in chosen.items():
+        ends = admin.span(topic, numbers)
+        spans |= {TopicPartition(topic, number): ends[number] for number in numbers}
+        if place.kind is Kind.TIMESTAMP:
+            at = admin.offsets(topic, numbers, place)
+            found |= {TopicPartition(topic, number): at[number].offset for number in numbers}
+    return plan_moves(place, spans, found, committed)
+
+
+def _by_topic(partitions: "Mapping[TopicPartition, int]") -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        topics.setdefault(topic, []).append(number)
+    return topics
+
+
+def _chosen(broker: "Broker", selections: "Sequence[Selection]") -> dict[str, list[int]]:
+    from penstock.cli.topic_state import find_topics
+
+    chosen: dict[str, set[int]] = {}
+    found = find_topics(broker, list(dict.fromkeys(selection.topic for selection in selections)))
+    existing = {topic.name: topic.numbers for topic in found}
+    for topic, wanted in selections:
+        missing = sorted(set(wanted or ()) - set(existing[topic]))
+        if missing:
+            raise CommandFailed(
+                f"topic {topic} has no partition {missing[0]}: it has 0 to {existing[topic][-1]}."
+            )
+        chosen.setdefault(topic, set()).update(existing[topic] if wanted is None else wanted)
+    return {topic: sorted(numbers) for topic, numbers in chosen.items()}
+
+
+def _move(
+    broker: "Broker",
+    coordinator: "Coordinator",
+    moves: "Sequence[Move]",
+    state: "GroupState | None",
+    *,
+    force: bool,
+) -> "list[Member]":
+    """Commit everything at once. Who was removed for it may be back already, and is removed again."""
+    offsets = {move.partition: move.after for move in moves}
+    removed: dict[str, Member] = {}
+    deadline = time.monotonic() + broker.timeout_s
+    while True:
+        if state is not None and state.members:
+            if not force:
+                raise CommandFailed("nothing was changed: a consumer has just joined the group.")
+            coordinator.remove(state.type, state.members)
+            removed |= {member.member_id: member for member in state.members}
+        if coordinator.commit(offsets):
+            return list(removed.values())
+        if time.monotonic() > deadline:
+            raise CommandFailed("nothing was changed: its consumers rejoin too fast. Stop them first.")
+        state = coordinator.state()
+
+
+def _has_members(group: str, members: "Sequence[Member]") -> str:
+    shown = "\n".join(f"  {member}" for member in members[:10])
+    more = f"\n  and {len(members) - 10} more" if len(members) > 10 else ""
+    return (
+        f"group {group} has members, whose next commits would undo a reset:\n{shown}{more}\n"
+        "Stop them first, or give --force: it removes them, and they rejoin at the new offsets."
+    )
+
+
+def _print_moves(
+    group: str, moves: "Sequence[Move]", members: "Sequence[Member]", *, dry_run: bool, as_json: bool
+) -> None:
+    from penstock.cli.output import counted, json_line, note, table
+
+    if as_json:
+        rows = [
+            {**move.partition._asdict(), "from": move.before, "to": move.after, "note": move.note or None}
+            for move in moves
+        ]
+        names = [member.member_id for member in members]
+        key = "members" if dry_run else "removed_members"
+        json_line({"group": group, "dry_run": dry_run, key: names, "partitions": rows})
+        return
+    table(
+        ("TOPIC", "PARTITION", "FROM", "TO", ""),
+        [(*move.partition, move.before, move.after, move.note) for move in moves],
+    )
+    if dry_run:
+        note("nothing was changed (--dry-run)")
+    if members and dry_run:
+        note(f"the group has {counted(len(members), 'member')}: this would be refused without --force")
+    elif members:
+        note(f"removed {counted(len(members), 'member')}: whoever still runs rejoins and goes on from there")

@@ -1,0 +1,269 @@
+"""Consumer groups over the wire client: each is asked of the broker that coordinates it.
+
+Rule: a coordinator that is still loading is asked again until --timeout; every other refusal becomes
+      CommandFailed with a sentence.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+from penstock.cli.connection import Broker, BrokerClient
+from penstock.cli.topic_state import error_name, metadata_of
+from penstock.config.listeners import Address
+from penstock.errors import CommandFailed, ErrorCode
+from penstock.protocol.messages.consumer_group_describe import (
+    CONSUMER_GROUP_DESCRIBE,
+    ConsumerGroupDescribeRequest,
+)
+from penstock.protocol.messages.consumer_group_heartbeat import (
+    CONSUMER_GROUP_HEARTBEAT,
+    ConsumerGroupHeartbeatRequest,
+)
+from penstock.protocol.messages.delete_groups import DELETE_GROUPS, DeleteGroupsRequest
+from penstock.protocol.messages.describe_groups import DESCRIBE_GROUPS, DescribeGroupsRequest
+from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR, FindCoordinatorRequest
+from penstock.protocol.messages.leave_group import LEAVE_GROUP, LeaveGroupRequest, MemberIdentity
+from penstock.protocol.messages.list_groups import LIST_GROUPS, ListedGroup, ListGroupsRequest
+from penstock.protocol.messages.metadata import METADATA, MetadataRequest
+from penstock.protocol.messages.offset_commit import (
+    OFFSET_COMMIT,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from penstock.protocol.messages.offset_fetch import (
+    OFFSET_FETCH,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponseTopic,
+)
+from penstock.types import TopicId, TopicPartition
+
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+_LEAVES: Final = -1
+"""The epoch that says so in the new protocol."""
+_REASON: Final = "penstock group reset --force"
+_NOT_YET: Final = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+_NOT_YET_PAUSE_S: Final = 0.05
+_GONE: Final = (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND)
+
+Answer = TypeVar("Answer")
+
+
+class Member(NamedTuple):
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+
+    def __str__(self) -> str:
+        return f"{self.member_id} ({self.client_id} at {self.host.lstrip('/')})"
+
+
+class GroupState(NamedTuple):
+    type: str
+    members: list[Member]
+
+
+def list_groups(broker: Broker) -> list[ListedGroup]:
+    """Of every broker of the cluster: each knows only its own."""
+    with broker.client() as client:
+        brokers = metadata_of(client, []).brokers
+    groups: list[ListedGroup] = []
+    for node in brokers:
+        with broker.client(Address(node.host, node.port)) as client:
+            groups += _until_ready(broker, "the groups cannot be listed", partial(_listed, client))
+    return sorted(groups, key=lambda group: group.group_id)
+
+
+def _listed(client: BrokerClient) -> tuple[int, list[ListedGroup]]:
+    answer = client.ask(LIST_GROUPS, ListGroupsRequest())
+    return answer.error_code, answer.groups
+
+
+@contextmanager
+def coordinator_of(broker: Broker, group_id: str) -> Iterator["Coordinator"]:
+    """A connection to the broker that keeps the group, whether or not it exists yet."""
+    with broker.client() as client:
+        address = _until_ready(
+            broker, f"no coordinator of {group_id} can be found", lambda: _found(client, group_id)
+        )
+        if address in broker.addresses:
+            yield Coordinator(broker, client, group_id)
+            return
+    with broker.client(address) as client:
+        yield Coordinator(broker, client, group_id)
+
+
+def _found(client: BrokerClient, group_id: str) -> tuple[int, Address]:
+    request = FindCoordinatorRequest(key=group_id, coordinator_keys=[group_id])
+    answer = client.ask(FIND_COORDINATOR, request)
+    for coordinator in answer.coordinators:
+        return coordinator.error_code, Address(coordinator.host, coordinator.port)
+    return answer.error_code, Address(answer.host, answer.port)
+
+
+class Coordinator:
+    """The broker that keeps one group."""
+
+    def __init__(self, broker: Broker, client: BrokerClient, group_id: str) -> None:
+        self._broker = broker
+        self._client = client
+        self._group_id = group_id
+
+    # Asking
+
+    def state(self) -> GroupState | None:
+        """None if there is no such group."""
+        (described,) = self._client.ask(
+            DESCRIBE_GROUPS, DescribeGroupsRequest(groups=[self._group_id])
+        ).groups
+        if described.error_code == ErrorCode.NONE and described.group_state != "Dead":
+            members = [
+                Member(member.member_id, member.group_instance_id, member.client_id, member.client_host)
+                for member in described.members
+            ]
+            return GroupState(CLASSIC, members)
+        self._refuse_unless(described.error_code, ErrorCode.GROUP_ID_NOT_FOUND)
+        listed = self._ready("the groups cannot be listed", lambda: _listed(self._client))
+        types = [group.group_type for group in listed if group.group_id == self._group_id]
+        return self._state_of_type(types[0].lower()) if types else None
+
+    def _state_of_type(self, group_type: str) -> GroupState | None:
+        if group_type != CONSUMER:
+            raise CommandFailed(
+                f"{self._group_id} is a group of type {group_type}, which has no offsets to reset."
+            )
+        request = ConsumerGroupDescribeRequest(group_ids=[self._group_id])
+        (described,) = self._client.ask(CONSUMER_GROUP_DESCRIBE, request).groups
+        if described.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            return None
+        self._refuse_unless(described.error_code)
+        members = [
+            Member(member.member_id, member.instance_id, member.client_id, member.client_host)
+            for member in described.members
+        ]
+        return GroupState(CONSUMER, members)
+
+    def committed(self) -> dict[TopicPartition, int]:
+        """What the group has committed, in topics that exist."""
+        group = OffsetFetchRequestGroup(group_id=self._group_id, topics=None)
+        request = OffsetFetchRequest(group_id=self._group_id, topics=None, groups=[group])
+
+        def ask() -> tuple[int, list[OffsetFetchResponseTopic]]:
+            return _offsets_in(self._client.ask(OFFSET_FETCH, request))
+
+        topics = self._ready(f"the offsets of {self._group_id} cannot be read", ask)
+        names = self._names() if any(not topic.name for topic in topics) else {}
+        return {
+            TopicPartition(name, partition.partition_index): partition.committed_offset
+            for topic in topics
+            if (name := topic.name or names.get(topic.topic_id, ""))
+            for partition in topic.partitions
+            if partition.committed_offset >= 0
+        }
+
+    def _names(self) -> dict[TopicId, str]:
+        answer = self._client.ask(METADATA, MetadataRequest(topics=None, allow_auto_topic_creation=False))
+        return {topic.topic_id: topic.name or "" for topic in answer.topics}
+
+    # Changing
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        """All in one commit, in the name of nobody. False if the group has members, who alone may."""
+        answer = metadata_of(self._client, sorted({topic for topic, _ in offsets}))
+        ids = {topic.name: topic.topic_id for topic in answer.topics}
+        topics: dict[str, OffsetCommitRequestTopic] = {}
+        for (name, index), offset in sorted(offsets.items()):
+            topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name, topic_id=ids[name]))
+            topic.partitions.append(OffsetCommitRequestPartition(index, offset))
+        request = OffsetCommitRequest(group_id=self._group_id, topics=list(topics.values()))
+
+        def ask() -> tuple[int, set[int]]:
+            reply = self._client.ask(OFFSET_COMMIT, request)
+            codes = {partition.error_code for topic in reply.topics for partition in topic.partitions}
+            return next((code for code in codes if code in _NOT_YET), ErrorCode.NONE), codes
+
+        codes = self._ready(f"the offsets of {self._group_id} were not changed", ask) - {ErrorCode.NONE}
+        if ErrorCode.UNKNOWN_MEMBER_ID in codes:
+            return False
+        if codes:
+            reasons = ", ".join(sorted(map(error_name, codes)))
+            raise CommandFailed(f"not every offset of {self._group_id} was changed: {reasons}.")
+        return True
+
+    def remove(self, group_type: str, members: Sequence[Member]) -> None:
+        """As if they had left. They notice at their next heartbeat."""
+        if group_type == CONSUMER:
+            codes = [self._remove_consumer(member) for member in members]
+        else:
+            identities = [MemberIdentity(member.member_id, member.instance_id, _REASON) for member in members]
+            request = LeaveGroupRequest(group_id=self._group_id, members=identities)
+            answer = self._client.ask(LEAVE_GROUP, request)
+            codes = [answer.error_code, *(member.error_code for member in answer.members)]
+        for code in codes:
+            self._refuse_unless(code, *_GONE)
+
+    def _remove_consumer(self, member: Member) -> int:
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self._group_id,
+            member_id=member.member_id,
+            member_epoch=_LEAVES,
+            instance_id=member.instance_id,
+        )
+        return self._client.ask(CONSUMER_GROUP_HEARTBEAT, request).error_code
+
+    def delete(self) -> None:
+        def ask() -> tuple[int, None]:
+            (result,) = self._client.ask(DELETE_GROUPS, DeleteGroupsRequest([self._group_id])).results
+            if result.error_code == ErrorCode.NON_EMPTY_GROUP:
+                raise CommandFailed(
+                    f"group {self._group_id} has members: stop its consumers first. "
+                    f"`penstock group describe {self._group_id}` names them."
+                )
+            self._refuse_unless(result.error_code, ErrorCode.NONE, *_NOT_YET)
+            return result.error_code, None
+
+        self._ready(f"group {self._group_id} was not deleted", ask)
+
+    # Refusals
+
+    def _ready(self, failure: str, ask: Callable[[], tuple[int, Answer]]) -> Answer:
+        return _until_ready(self._broker, failure, ask)
+
+    def _refuse_unless(self, code: int, *allowed: ErrorCode) -> None:
+        if code == ErrorCode.NONE or code in allowed:
+            return
+        if code == ErrorCode.GROUP_ID_NOT_FOUND:
+            raise CommandFailed(f"there is no group {self._group_id}. See `penstock group list`.")
+        if code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
+            raise CommandFailed(f"you may not use group {self._group_id}.")
+        raise CommandFailed(f"group {self._group_id} cannot be used: {error_name(code)}.")
+
+
+def _offsets_in(answer: OffsetFetchResponse) -> tuple[int, list[OffsetFetchResponseTopic]]:
+    """A group that does not exist has no offsets."""
+    code, topics = answer.error_code, answer.topics
+    for group in answer.groups:
+        code, topics = group.error_code, group.topics
+    return (ErrorCode.NONE, []) if code == ErrorCode.GROUP_ID_NOT_FOUND else (code, topics)
+
+
+def _until_ready(broker: Broker, failure: str, ask: Callable[[], tuple[int, Answer]]) -> Answer:
+    deadline = time.monotonic() + broker.timeout_s
+    while True:
+        code, answer = ask()
+        if code == ErrorCode.NONE:
+            return answer
+        if code not in _NOT_YET or time.monotonic() > deadline:
+            raise CommandFailed(f"{failure}: {error_name(code)}.")
+        time.sleep(_NOT_YET_PAUSE_S)

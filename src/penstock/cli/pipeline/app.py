@@ -1,0 +1,151 @@
+"""`penstock pipeline`: what teams build around a queue, on Spark.
+
+Needs `pip install 'penstock[spark]'`. Nothing of Spark is imported before a pipeline is run.
+
+Rule: progress goes to stderr, the report to stdout. A stop by Ctrl-C or SIGTERM is a success, unless all was
+      asked for (`--once`) and something is left.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.command import examples, is_utf8, new_app
+from penstock.errors import CommandFailed
+
+if TYPE_CHECKING:
+    from penstock.cli.connection import Broker
+
+EXAMPLES = examples(
+    (
+        "All records of a topic as Parquet files",
+        "penstock pipeline archive --topic orders --to ./lake --once",
+    ),
+    ("What a pipeline takes", "penstock pipeline archive --help"),
+)
+COMMAND_FILES = (
+    "penstock.cli.pipeline.archive",
+    "penstock.cli.pipeline.replay",
+    "penstock.cli.pipeline.etl",
+    "penstock.cli.pipeline.detect",
+    "penstock.cli.pipeline.insights",
+    "penstock.cli.pipeline.audit",
+)
+
+pipeline_app = new_app(help="Run data pipelines on Spark.", epilog=EXAMPLES)
+
+
+def add_to(app: typer.Typer) -> None:
+    for name in COMMAND_FILES:  # each adds its command to `pipeline_app`, the first time
+        import_module(name)
+    app.add_typer(pipeline_app, name="pipeline")
+
+
+def _query_name(given: str | None) -> str | None:
+    """It is the name of a group and of a folder."""
+    if given is not None and (
+        not given.strip() or "/" in given or given in (".", "..") or not is_utf8(given)
+    ):
+        raise typer.BadParameter(f"{given!a} cannot be the name of a pipeline: it names a folder too")
+    return given
+
+
+Master = Annotated[str, typer.Option(metavar="URL", help="The Spark to run on.")]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Where the position is kept. Default: inside the table's folder."),
+]
+Name = Annotated[
+    str | None,
+    typer.Option(callback=_query_name, help="Of the pipeline, and of the group that shows its lag."),
+]
+Once = Annotated[bool, typer.Option("--once", help="Archive what is there now, then end.")]
+SparkSettings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
+]
+
+
+class IsolationLevel(StrEnum):
+    read_committed = "read_committed"
+    read_uncommitted = "read_uncommitted"
+
+
+Isolation = Annotated[
+    IsolationLevel,
+    typer.Option("--isolation", help="Whether records of aborted and open transactions are read."),
+]
+IsolationOfFile = Annotated[
+    IsolationLevel | None,
+    typer.Option(
+        "--isolation",
+        help="Whether records of aborted and open transactions are read. Default: what the file says.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+
+
+@contextmanager
+def session(name: str, master: str, settings: dict[str, str]) -> Iterator[tuple[Any, Any, Any]]:
+    """Spark, whether a stop was asked for, and how to tell of progress."""
+    from penstock.cli.output import note
+    from penstock.spark.pipelines.common.running import SparkEnded, stop_on_signals
+    from penstock.spark.session import spark_session
+
+    note(f"{name}: starting Spark on {master}")
+    try:
+        with (
+            spark_session(name, master, settings, log_level="OFF", quiet=True) as spark,
+            stop_on_signals(note) as stop,
+        ):
+            note(f"{name}: Spark {spark.version} has started; the first batch takes longer than others")
+            yield spark, stop, note
+    except ConnectionError as problem:  # it cannot be stopped, because it is gone
+        raise SparkEnded from problem
+
+
+def access_of(broker: "Broker") -> dict[str, str]:
+    options = {
+        "kafka.bootstrap.servers": ",".join(map(str, broker.addresses)),
+        "kafka.client.id": "penstock-pipeline",
+    }
+    if broker.tls is None:
+        return options
+    options["kafka.security.protocol"] = "SSL"
+    names = ("kafka.ssl.ca.location", "kafka.ssl.certificate.location", "kafka.ssl.key.location")
+    # Tasks run elsewhere in the file system: names of files are given as they are from everywhere.
+    files = {name: str(Path(path).absolute()) for name, path in zip(names, broker.tls, strict=True) if path}
+    return options | files
+
+
+@contextmanager
+def spark_is_installed() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as problem:
+        raise CommandFailed(
+            f"pipelines run on Spark, and {problem.name} is not installed: pip install 'penstock[spark]'"
+        ) from problem
+
+
+def print_report(report: Any, *, as_json: bool) -> None:
+    from penstock.cli.output import json_line
+
+    if as_json:
+        json_line(report.document())
+    else:
+        typer.echo("\n".join(report.lines()))
+
+
+def tell_if_cut_short(stop: Any, *, once: bool) -> None:
+    """Who asked for all of it and did not get it learns so by the exit code."""
+    from penstock.cli.main import EXIT_INTERRUPTED
+    from penstock.cli.output import note
+
+    if once and stop.cut_short:
+        note("stopped before the end: the same command goes on")
+        raise typer.Exit(EXIT_INTERRUPTED)

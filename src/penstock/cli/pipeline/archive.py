@@ -1,0 +1,120 @@
+"""`penstock pipeline archive`: topics to a lake, each record exactly once."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.command import client_command, examples, settings_of, topic_names
+from penstock.cli.pipeline.app import (
+    Checkpoint,
+    Isolation,
+    IsolationLevel,
+    Json,
+    Master,
+    Name,
+    Once,
+    SparkSettings,
+    access_of,
+    pipeline_app,
+    print_report,
+    session,
+    spark_is_installed,
+    tell_if_cut_short,
+)
+
+if TYPE_CHECKING:
+    from penstock.cli.connection import Broker
+
+EXAMPLES = examples(
+    ("All that is there now", "penstock pipeline archive --topic orders --to ./lake --once"),
+    ("From now on, until Ctrl-C, as a Delta table",
+     "penstock pipeline archive --topic orders --to ./lake --format delta --compact"),
+    ("On a Spark cluster",
+     "penstock pipeline archive --topic orders --to /mnt/lake/orders --master spark://spark1.example.com:7077"),
+    ("How many rows, for a script",
+     "penstock pipeline archive --topic orders --to ./lake --once --json | jq .rows"),
+)  # fmt: skip
+ROWS_PER_BATCH = 2_000_000
+EVERY_S = 10.0
+
+
+class Format(StrEnum):
+    parquet = "parquet"
+    delta = "delta"
+    iceberg = "iceberg"
+
+
+class PartitionedBy(StrEnum):
+    day = "day"
+    hour = "hour"
+    none = "none"
+
+
+class Compression(StrEnum):
+    snappy = "snappy"
+    zstd = "zstd"
+    none = "none"
+
+
+@pipeline_app.command("archive", help="Write topics to a lake, each record exactly once.", epilog=EXAMPLES)
+@client_command
+def archive(
+    broker: "Broker",
+    topics: Annotated[
+        list[str], typer.Option("--topic", callback=topic_names, help="What to archive; may be repeated.")
+    ],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The folder of the table.")],
+    table_format: Annotated[Format, typer.Option("--format", help="Of the table.")] = Format.parquet,
+    partition_by: Annotated[PartitionedBy, typer.Option(help="Folders for each ...")] = PartitionedBy.day,
+    compression: Annotated[Compression, typer.Option(help="Of the files.")] = Compression.snappy,
+    checkpoint: Checkpoint = None,
+    name: Name = None,
+    once: Once = False,
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.0, help="Begin a batch this often, without --once.")
+    ] = EVERY_S,
+    max_rows_per_batch: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Commit at the latest after so many rows.")
+    ] = ROWS_PER_BATCH,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Put small files together, and remove those of failed attempts.")
+    ] = False,
+    isolation: Isolation = IsolationLevel.read_committed,
+    allow_loss: Annotated[
+        bool,
+        typer.Option("--allow-loss", help="Go on if retention removed records that were not archived yet."),
+    ] = False,
+    master: Master = "local[*]",
+    settings: SparkSettings = None,
+    as_json: Json = False,
+) -> None:
+    spark_settings = settings_of(settings or [], "--set")
+    with spark_is_installed():
+        from penstock.spark.lake.partitioning import PartitionBy
+        from penstock.spark.pipelines.archive.archive import ArchiveSettings, check
+        from penstock.spark.pipelines.archive.archive import archive as run_archive
+    wanted = ArchiveSettings(
+        topics=tuple(dict.fromkeys(topics)),
+        folder=to.absolute(),
+        access=access_of(broker),
+        format=table_format.value,
+        partition_by=PartitionBy(partition_by.value),
+        compression=compression.value,
+        checkpoint=None if checkpoint is None else checkpoint.absolute(),
+        name=name,
+        once=once,
+        every_s=every,
+        rows_per_batch=max_rows_per_batch,
+        compact=compact,
+        allow_loss=allow_loss,
+        isolation=isolation.value,
+    )
+    with broker.client():
+        pass  # an address at which nobody answers is told at once, and why
+    check(wanted)
+    with session(wanted.query_name, master, spark_settings) as (spark, stop, tell):
+        report = run_archive(spark, wanted, stop, tell)
+    print_report(report, as_json=as_json)
+    tell_if_cut_short(stop, once=once)

@@ -1,0 +1,147 @@
+"""`penstock pipeline audit`: are records lost, doubled, changed or out of order?
+
+Rule: exit code 0 says that the audit was made and found nothing, VIOLATED that it was made and found
+      something, and any other that there is no verdict.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.command import client_command, examples, topic_names
+from penstock.cli.pipeline.app import (
+    Isolation,
+    IsolationLevel,
+    Json,
+    Master,
+    SparkSettings,
+    access_of,
+    pipeline_app,
+    print_report,
+    spark_is_installed,
+)
+
+if TYPE_CHECKING:
+    from penstock.cli.connection import Broker
+    from penstock.spark.pipelines.audit.audit import AuditSettings
+    from penstock.spark.pipelines.audit.report import AuditReport
+
+EXAMPLES = examples(
+    ("Is every record in the lake, once, as it was?",
+     "penstock pipeline audit --topic orders --lake ./lake"),
+    ("Did all arrive in another topic, once and in order? Records are known by a header",
+     "penstock pipeline audit --topic orders --against orders-enriched --id header:message-id"),
+    ("The same, known by their key and a number in their value",
+     "penstock pipeline audit --topic orders --against orders-enriched --id key --id json:sequence"),
+    ("Is an id there twice?",
+     "penstock pipeline audit --topic orders --id json:order.id"),
+)  # fmt: skip
+VIOLATED = 3
+
+
+class Violation(StrEnum):
+    lost = "lost"
+    duplicated = "duplicated"
+    different = "different"
+    order = "order"
+    files = "files"
+
+
+@pipeline_app.command(
+    "audit",
+    help="Find lost, doubled, changed and disordered records. Exits with 3 if there are any.",
+    epilog=EXAMPLES,
+)
+@client_command
+def audit(
+    broker: "Broker",
+    topics: Annotated[
+        list[str], typer.Option("--topic", callback=topic_names, help="What to audit; may be repeated.")
+    ],
+    lake: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder of the table that archive wrote.")
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC", callback=topic_names, help="Where its records must be too; may be repeated."
+        ),
+    ] = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--id",
+            metavar="ID",
+            help="By what a record is known: header:NAME, key, json:FIELD or replay. Several are one.",
+        ),
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="Only records for which this holds must arrive.")
+    ] = None,
+    offsets_only: Annotated[
+        bool, typer.Option("--offsets-only", help="Do not compare keys, values, headers and times.")
+    ] = False,
+    complete: Annotated[
+        bool, typer.Option("--complete", help="What is not there yet is a violation too.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="What nobody can tell is a violation too.")
+    ] = False,
+    ignore: Annotated[
+        list[Violation] | None, typer.Option(help="Report this, but not as a violation; may be repeated.")
+    ] = None,
+    isolation: Isolation = IsolationLevel.read_committed,
+    master: Master = "local[*]",
+    settings: SparkSettings = None,
+    as_json: Json = False,
+) -> None:
+    from penstock.cli.command import settings_of
+
+    spark_settings = settings_of(settings or [], "--set")
+    with spark_is_installed():
+        from penstock.spark.pipelines.audit.audit import AuditSettings, check
+        from penstock.spark.pipelines.audit.ids import parse_ids
+    wanted = AuditSettings(
+        topics=tuple(dict.fromkeys(topics)),
+        access=access_of(broker),
+        lake=None if lake is None else lake.absolute(),
+        against=tuple(dict.fromkeys(against or ())),
+        ids=parse_ids(ids or ()),
+        where=where,
+        offsets_only=offsets_only,
+        strict=strict,
+        complete=complete,
+        ignored=tuple(kind.value for kind in ignore or ()),
+        isolation=isolation.value,
+    )
+    with broker.client():
+        pass  # an address at which nobody answers is told at once, and why
+    check(wanted)
+    report = _audited(wanted, master, spark_settings)
+    print_report(report, as_json=as_json)
+    if not report.is_clean:
+        raise typer.Exit(VIOLATED)
+
+
+def _audited(wanted: "AuditSettings", master: str, spark_settings: dict[str, str]) -> "AuditReport":
+    """A stop leaves no verdict, so it is no success here."""
+    from penstock.cli.output import note
+    from penstock.spark.pipelines.audit.audit import audit as run_audit
+    from penstock.spark.pipelines.common.jobs import GivenUp, stop_at_once_on_signals
+    from penstock.spark.pipelines.common.running import SparkEnded
+    from penstock.spark.session import spark_session
+
+    note(f"audit: starting Spark on {master}")
+    try:
+        with (
+            spark_session("audit", master, spark_settings, log_level="OFF", quiet=True) as spark,
+            stop_at_once_on_signals() as stop,
+        ):
+            return run_audit(spark, wanted, stop, note)
+    except GivenUp:
+        note("audit: stopped, there is no verdict")
+        raise KeyboardInterrupt from None
+    except ConnectionError as problem:  # it cannot be stopped, because it is gone
+        raise SparkEnded from problem

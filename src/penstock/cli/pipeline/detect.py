@@ -1,0 +1,101 @@
+"""`penstock pipeline detect`: rules over a stream; what they find goes to a topic."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.command import client_command, examples, settings_of, topic_names
+from penstock.cli.pipeline.app import (
+    IsolationOfFile,
+    Json,
+    Master,
+    Name,
+    SparkSettings,
+    access_of,
+    pipeline_app,
+    print_report,
+    session,
+    spark_is_installed,
+    tell_if_cut_short,
+)
+
+if TYPE_CHECKING:
+    from penstock.cli.connection import Broker
+
+EXAMPLES = examples(
+    ("All that is there now",
+     "penstock pipeline detect --topic payments --rules payments.toml --to alerts "
+     "--checkpoint ./detect-payments --once"),
+    ("From now on, until Ctrl-C",
+     "penstock pipeline detect --topic payments --rules payments.toml --to alerts "
+     "--checkpoint ./detect-payments"),
+    ("What was found", "penstock consume alerts --from earliest"),
+)  # fmt: skip
+ROWS_PER_BATCH = 200_000
+EVERY_S = 1.0
+
+
+@pipeline_app.command("detect", help="Find what rules are about in a stream.", epilog=EXAMPLES)
+@client_command
+def detect(
+    broker: "Broker",
+    topic: Annotated[str, typer.Option(callback=topic_names, help="What to look at.")],
+    rules: Annotated[Path, typer.Option(metavar="FILE", help="What to look for (TOML).")],
+    to: Annotated[
+        str, typer.Option(metavar="TOPIC", callback=topic_names, help="Where alerts go. Made if missing.")
+    ],
+    checkpoint: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the position and what is remembered are kept.")
+    ],
+    rejected: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC",
+            callback=topic_names,
+            help="Where late and unreadable rows go. Default: the topic's name and .rejected.",
+        ),
+    ] = None,
+    name: Name = None,
+    once: Annotated[bool, typer.Option("--once", help="Look at what is there now, then end.")] = False,
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.0, help="Begin a batch this often, without --once.")
+    ] = EVERY_S,
+    max_rows_per_batch: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Look at so many rows at once at most.")
+    ] = ROWS_PER_BATCH,
+    isolation: IsolationOfFile = None,
+    allow_loss: Annotated[
+        bool,
+        typer.Option("--allow-loss", help="Go on if retention removed records before they were looked at."),
+    ] = False,
+    master: Master = "local[*]",
+    settings: SparkSettings = None,
+    as_json: Json = False,
+) -> None:
+    spark_settings = settings_of(settings or [], "--set")
+    with spark_is_installed():
+        from penstock.spark.pipelines.detect.detect import DetectSettings, check
+        from penstock.spark.pipelines.detect.detect import detect as run_detect
+        from penstock.spark.pipelines.detect.rules import read_rules
+    wanted = DetectSettings(
+        topic=topic,
+        alerts=to,
+        rules=read_rules(rules),
+        access=access_of(broker),
+        checkpoint=checkpoint.absolute(),
+        rejected=rejected,
+        name=name,
+        once=once,
+        every_s=every,
+        rows_per_batch=max_rows_per_batch,
+        allow_loss=allow_loss,
+        isolation=None if isolation is None else isolation.value,
+    )
+    with broker.client():
+        pass  # an address at which nobody answers is told at once, and why
+    check(wanted)
+    with session(wanted.query_name, master, spark_settings) as (spark, stop, tell):
+        report = run_detect(spark, wanted, stop, tell)
+    print_report(report, as_json=as_json)
+    tell_if_cut_short(stop, once=once)

@@ -1,0 +1,107 @@
+"""`penstock pipeline insights`: where the load of a topic lies, and what to do about it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.command import client_command, examples, group_names, settings_of, topic_names
+from penstock.cli.pipeline.app import (
+    Isolation,
+    IsolationLevel,
+    Json,
+    Master,
+    SparkSettings,
+    access_of,
+    pipeline_app,
+    print_report,
+    spark_is_installed,
+)
+
+if TYPE_CHECKING:
+    from penstock.cli.connection import Broker
+
+EXAMPLES = examples(
+    ("The whole topic", "penstock pipeline insights --topic orders --to orders.html"),
+    ("The last day, and what waits for a group",
+     "penstock pipeline insights --topic orders --start 24h --group billing"),
+    ("With the time from where a message was made to the topic",
+     "penstock pipeline insights --topic orders --made header:made-at"),
+    ("What to do, for a script",
+     "penstock pipeline insights --topic orders --json | jq -r .advice[].advice"),
+)  # fmt: skip
+MIB = 1024 * 1024
+PARTITION_MIB_PER_S = 10.0
+
+
+@pipeline_app.command(
+    "insights", help="Hot keys, skew, throughput, age and latency of a topic, with advice.", epilog=EXAMPLES
+)
+@client_command
+def insights(
+    broker: "Broker",
+    topic: Annotated[str, typer.Option(callback=topic_names, help="What to look at.")],
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The report (HTML). Default: insights-TOPIC.html, here."),
+    ] = None,
+    start: Annotated[
+        str, typer.Option(metavar="PLACE", help="An offset, a time, so long ago, or JSON with offsets.")
+    ] = "earliest",
+    end: Annotated[str, typer.Option(metavar="PLACE", help="The same; not included.")] = "latest",
+    made: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHERE",
+            help="Where a message says when it was made: header:NAME or json:FIELD. Gives latency.",
+        ),
+    ] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option("--group", callback=group_names, help="Show what waits for it; may be repeated."),
+    ] = None,
+    partition_rate: Annotated[
+        float, typer.Option(metavar="MIB", min=0.001, help="What one partition carries in a second, in MiB.")
+    ] = PARTITION_MIB_PER_S,
+    isolation: Isolation = IsolationLevel.read_committed,
+    master: Master = "local[*]",
+    settings: SparkSettings = None,
+    as_json: Json = False,
+) -> None:
+    from penstock.cli.output import note
+    from penstock.cli.pipeline.replay import bound
+
+    spark_settings = settings_of(settings or [], "--set")
+    with spark_is_installed():
+        from penstock.spark.pipelines.common.jobs import GivenUp, stop_at_once_on_signals
+        from penstock.spark.pipelines.common.running import SparkEnded
+        from penstock.spark.pipelines.insights.insights import InsightsSettings, check, parse_made
+        from penstock.spark.pipelines.insights.insights import insights as run_insights
+        from penstock.spark.session import spark_session
+    wanted = InsightsSettings(
+        topic=topic,
+        access=access_of(broker),
+        page=(to or Path(f"insights-{topic}.html")).absolute(),
+        start=bound(start, "--start", unbounded="earliest"),
+        end=bound(end, "--end", unbounded="latest"),
+        made=parse_made(made),
+        groups=tuple(dict.fromkeys(groups or ())),
+        partition_bytes_per_s=partition_rate * MIB,
+        isolation=isolation.value,
+    )
+    with broker.client():
+        pass  # an address at which nobody answers is told at once, and why
+    plan = check(wanted)
+    note(f"insights: starting Spark on {master}")
+    try:
+        with (
+            spark_session("insights", master, spark_settings, log_level="OFF", quiet=True) as spark,
+            stop_at_once_on_signals() as stop,
+        ):
+            report = run_insights(spark, wanted, plan, stop, note)
+    except GivenUp:
+        note("insights: stopped, there is no report")
+        raise KeyboardInterrupt from None
+    except ConnectionError as problem:  # it cannot be stopped, because it is gone
+        raise SparkEnded from problem
+    print_report(report, as_json=as_json)

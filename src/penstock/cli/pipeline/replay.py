@@ -1,0 +1,155 @@
+"""`penstock pipeline replay`: rows of a lake become records of a topic again."""
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.command import client_command, examples, topic_names
+from penstock.cli.pipeline.app import (
+    Json,
+    Master,
+    Name,
+    SparkSettings,
+    access_of,
+    pipeline_app,
+    print_report,
+    session,
+    spark_is_installed,
+)
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.cli.connection import Broker
+    from penstock.spark.pipelines.replay.plan import Bound
+
+EXAMPLES = examples(
+    ("A whole table", "penstock pipeline replay --lake ./lake --to orders-again"),
+    ("The last day, at most 1,000 rows per second",
+     "penstock pipeline replay --lake ./lake --to orders-again --start 24h --rate 1000"),
+    ("How many it would be, without sending any",
+     "penstock pipeline replay --lake ./lake --to orders-again --start 7d --end 6d --dry-run"),
+    ("Only some",
+     "penstock pipeline replay --lake ./lake --to orders-again "
+     "--where \"get_json_object(cast(value as string), '$.country') = 'PT'\""),
+)  # fmt: skip
+ROWS_PER_BATCH = 500_000
+RECORD_BYTES_MAX = 1_048_588
+"""What topics take, unless their `max.message.bytes` says otherwise."""
+
+
+class PartitionsBy(StrEnum):
+    key = "key"
+    same = "same"
+
+
+class Timestamps(StrEnum):
+    original = "original"
+    new = "new"
+
+
+@pipeline_app.command("replay", help="Send rows of a lake to a topic again.", epilog=EXAMPLES)
+@client_command
+def replay(
+    broker: "Broker",
+    lake: Annotated[Path, typer.Option(metavar="DIR", help="The folder of a table that archive wrote.")],
+    to: Annotated[str, typer.Option(metavar="TOPIC", callback=topic_names, help="Where to send them.")],
+    topics: Annotated[
+        list[str] | None,
+        typer.Option("--topic", callback=topic_names, help="Only rows of this topic; may be repeated."),
+    ] = None,
+    start: Annotated[
+        str, typer.Option(metavar="PLACE", help="An offset, a time, so long ago, or JSON with offsets.")
+    ] = "earliest",
+    end: Annotated[str, typer.Option(metavar="PLACE", help="The same; not included.")] = "latest",
+    where: Annotated[str | None, typer.Option(metavar="SQL", help="Only rows for which this holds.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(metavar="ROWS", min=0.001, help="Send at most so many rows per second.")
+    ] = None,
+    max_rows_per_batch: Annotated[
+        int, typer.Option(metavar="N", min=1, help="After a crash, at most so many are sent again.")
+    ] = ROWS_PER_BATCH,
+    partitions: Annotated[
+        PartitionsBy, typer.Option(help="By the key, or the same number as before.")
+    ] = PartitionsBy.key,
+    timestamps: Annotated[Timestamps, typer.Option(help="Of the records.")] = Timestamps.original,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where it is noted how far it is. Default: in the table's folder."),
+    ] = None,
+    max_record_bytes: Annotated[
+        int, typer.Option(metavar="BYTES", min=1, help="Send no larger record: what the topic takes.")
+    ] = RECORD_BYTES_MAX,
+    name: Name = None,
+    only_count: Annotated[bool, typer.Option("--dry-run", help="Count what would be sent, and end.")] = False,
+    master: Master = "local[*]",
+    settings: SparkSettings = None,
+    as_json: Json = False,
+) -> None:
+    from penstock.cli.command import settings_of
+
+    spark_settings = settings_of(settings or [], "--set")
+    with spark_is_installed():
+        from penstock.spark.pipelines.common.jobs import GivenUp
+        from penstock.spark.pipelines.replay.replay import ReplaySettings, check, dry_run
+        from penstock.spark.pipelines.replay.replay import replay as run_replay
+    wanted = ReplaySettings(
+        folder=lake.absolute(),
+        to=to,
+        access=access_of(broker),
+        topics=tuple(dict.fromkeys(topics or ())),
+        start=bound(start, "--start", unbounded="earliest"),
+        end=bound(end, "--end", unbounded="latest"),
+        where=where,
+        rows_per_s=rate,
+        rows_per_batch=max_rows_per_batch,
+        same_partitions=partitions is PartitionsBy.same,
+        new_timestamps=timestamps is Timestamps.new,
+        checkpoint=None if checkpoint is None else checkpoint.absolute(),
+        name=name,
+        row_bytes_max=max_record_bytes,
+    )
+    with broker.client():
+        pass  # an address at which nobody answers is told at once, and why
+    check(wanted)
+    with session(wanted.replay_name, master, spark_settings) as (spark, stop, tell):
+        if only_count:
+            try:
+                print_report(dry_run(spark, wanted, stop), as_json=as_json)
+            except GivenUp:
+                raise KeyboardInterrupt from None
+        else:
+            print_report(run_replay(spark, wanted, stop, tell), as_json=as_json)
+
+
+def bound(text: str, option: str, *, unbounded: str) -> "Bound":
+    from penstock.cli.times import Kind, parse_place
+    from penstock.spark.options.values import partition_offsets
+    from penstock.spark.pipelines.replay.plan import Bound
+
+    if text.strip() == unbounded:
+        return Bound()
+    if text.lstrip().startswith("{"):
+        try:
+            offsets = partition_offsets(option, text)
+        except ConfigError as problem:
+            raise typer.BadParameter(str(problem).removeprefix("option "), param_hint=option) from problem
+        if not offsets or min(offsets.values()) < 0:
+            raise typer.BadParameter(
+                "give the offset of one partition at least, from 0 on", param_hint=option
+            )
+        return Bound(text, offsets=offsets)
+    try:
+        place = parse_place(text, time.time_ns() // 1_000_000, number_is=Kind.OFFSET)
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem), param_hint=option) from problem
+    if place.kind is Kind.OFFSET:
+        return Bound(text, offset=place.number)
+    if place.kind is Kind.TIMESTAMP:
+        return Bound(text, timestamp_ms=place.number)
+    raise typer.BadParameter(
+        f"{text!r} would leave nothing to replay: give an offset, a time, how long ago, or {unbounded}",
+        param_hint=option,
+    )

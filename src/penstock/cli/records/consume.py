@@ -1,0 +1,347 @@
+"""`penstock consume`: the records of a topic, printed.
+
+It reads partitions by assignment, without a consumer group: nothing is committed, and nobody else is
+disturbed. Unless it follows, it prints what was there when it began, and ends. With --group it is a
+member of one: consume_group.py.
+"""
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
+
+from penstock.cli.command import client_command, examples, group_names, topic_names
+from penstock.cli.records.record_output import Form, Forms, Incoming, formatter
+from penstock.errors import CommandFailed
+
+if TYPE_CHECKING:
+    from penstock.cli.connection import Broker
+    from penstock.cli.records.consume_group import GroupReader
+    from penstock.cli.times import Place
+
+RECORDS_AT_ONCE: Final = 1_000
+WAIT_S: Final = 0.1
+"""How long Ctrl-C, or a record that came alone, may wait at most."""
+
+EXAMPLES = examples(
+    ("Everything that is there", "penstock consume orders"),
+    ("Watch for what comes from now on", "penstock consume orders --from latest"),
+    ("The last quarter of an hour, and on", "penstock consume orders --from 15m --follow"),
+    ("Ten records of one partition from an offset",
+     "penstock consume orders --partition 0 --from 1250 --max 10"),
+    ("Keys and offsets", "penstock consume orders --format '%p/%o %k: %v'"),
+    ("As a member of a group, which keeps its place", "penstock consume orders --group billing"),
+    ("For jq", "penstock consume orders --format json | jq .value"),
+)  # fmt: skip
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("consume", help="Print the records of a topic.", epilog=EXAMPLES)(consume)
+
+
+class GroupProtocol(Enum):
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+
+
+class Span(NamedTuple):
+    """What is read of a partition: from `start`, up to but not including `end`; None goes on for ever."""
+
+    start: int
+    end: int | None
+
+
+@client_command
+def consume(
+    broker: "Broker",
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", callback=topic_names, help="What to read.")],
+    partition: Annotated[
+        list[int] | None, typer.Option(min=0, help="Only this one. May be repeated. Default: all.")
+    ] = None,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="earliest, latest (follows), an offset, a time (2026-03-01T12:00Z) or how long ago (15m).",
+        ),
+    ] = "earliest",
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="End where the topic ends now. This is the default.")
+    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")] = False,
+    maximum: Annotated[
+        int | None, typer.Option("--max", min=1, metavar="N", help="End after this many records.")
+    ] = None,
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="raw|json|TEXT",
+            help="raw: the value. json: an object a line. TEXT: with %t topic, %p partition, %o offset, "
+            "%k key, %v value, %h headers, %T time in ms.",
+        ),
+    ] = "raw",
+    key_format: Annotated[Form, typer.Option(help="text, hex or base64.")] = Form.TEXT,
+    value_format: Annotated[Form, typer.Option(help="text, hex or base64.")] = Form.TEXT,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            callback=group_names,
+            help="Read as a member of this group and commit what was printed. --from says where "
+            "to begin if nothing is committed.",
+        ),
+    ] = None,
+    protocol: Annotated[
+        GroupProtocol, typer.Option(help="How to be a member: consumer is the protocol of KIP-848.")
+    ] = GroupProtocol.CLASSIC,
+) -> None:
+    from penstock.cli.records.consume_group import GroupReader, Membership
+    from penstock.cli.times import Kind
+    from penstock.cli.topic_state import chosen_partitions, find_topic
+
+    if until_end and follow:
+        raise typer.BadParameter("choose --until-end or --follow")
+    place = _place(start)
+    follows = follow or (place.kind is Kind.LATEST and not until_end)
+    try:
+        written = formatter(format_, Forms(key_format, value_format))
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem), param_hint="--format") from None
+    numbers = find_topic(broker, topic).numbers
+    if group is not None:
+        _check_group_options(place, partition)
+        membership = Membership(group, protocol.value, place.kind.value)
+        _read(GroupReader(broker, topic, membership, maximum, follows=follows), written, follows=follows)
+        return
+    plan = _plan(broker, topic, chosen_partitions(topic, numbers, partition or []), place, follows=follows)
+    _read(Reader(broker, topic, plan, maximum), written, follows=follows)
+
+
+def _check_group_options(place: "Place", partitions: Sequence[int] | None) -> None:
+    from penstock.cli.times import Kind
+
+    if partitions:
+        raise typer.BadParameter("the group decides who reads which; leave --partition or --group out")
+    if place.kind not in (Kind.EARLIEST, Kind.LATEST):
+        raise typer.BadParameter(
+            "a group goes on where it has committed; move it first with `penstock group reset`",
+            param_hint="--from",
+        )
+
+
+def _place(start: str) -> "Place":
+    from penstock.cli.times import Kind, parse_place
+
+    try:
+        return parse_place(start, time.time_ns() // 1_000_000, number_is=Kind.OFFSET)
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem), param_hint="--from") from None
+
+
+def _plan(
+    broker: "Broker", topic: str, partitions: Sequence[int], place: "Place", *, follows: bool
+) -> dict[int, Span]:
+    from penstock.cli.admin import Admin
+    from penstock.cli.times import Kind
+
+    admin = Admin(broker)
+    spans = admin.span(topic, list(partitions))
+    found = None
+    if place.kind not in (Kind.EARLIEST, Kind.LATEST, Kind.OFFSET):
+        found = {number: at.offset for number, at in admin.offsets(topic, list(partitions), place).items()}
+    return plan_reading(place, spans, found, follows=follows)
+
+
+def plan_reading(
+    place: "Place",
+    spans: Mapping[int, tuple[int, int]],
+    found: Mapping[int, int | None] | None,
+    *,
+    follows: bool,
+) -> dict[int, Span]:
+    """What to read of each partition. An offset that a partition has no more begins at its start."""
+    from penstock.cli.times import Kind
+
+    if place.kind is Kind.OFFSET and all(place.number > end for _, end in spans.values()):
+        furthest = max(end for _, end in spans.values())
+        raise CommandFailed(f"offset {place.number} does not exist yet: the topic ends at offset {furthest}.")
+    plan = {}
+    for number, (first, end) in spans.items():
+        if place.kind is Kind.EARLIEST:
+            begin: int | None = first
+        elif place.kind is Kind.OFFSET:
+            begin = place.number
+        else:  # the end, or where a time is; no record that new yet: the next one will be
+            begin = found[number] if found is not None else end
+        begin = end if begin is None else min(max(begin, first), end)
+        plan[number] = Span(begin, None if follows else end)
+    return plan
+
+
+class Reader:
+    """librdkafka's consumer over a plan. `next_records` is empty while nothing comes."""
+
+    def __init__(self, broker: "Broker", topic: str, plan: Mapping[int, Span], maximum: int | None) -> None:
+        self._topic = topic
+        self._timeout_s = broker.timeout_s
+        self._left = maximum
+        self._open = {
+            number: span for number, span in plan.items() if span.end is None or span.start < span.end
+        }
+        self._broker = broker
+        self._next = {number: span.start for number, span in self._open.items()}
+        """Where each partition goes on."""
+        self._at_end: set[int] = set()
+        self._heard_at = time.monotonic()
+        self._consumer: Any = self._new_consumer(broker) if self._open else None
+
+    @property
+    def is_done(self) -> bool:
+        return not self._open or self._left == 0
+
+    def next_records(self) -> list[Incoming]:
+        messages = self._consumer.consume(min(RECORDS_AT_ONCE, self._left or RECORDS_AT_ONCE), WAIT_S)
+        records = [record for message in messages if (record := self._taken(message)) is not None]
+        self._check_heard(bool(messages))
+        return records
+
+    def printed(self, records: Sequence[Incoming]) -> None:
+        """Nobody's place is kept here."""
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def _new_consumer(self, broker: "Broker") -> Any:
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer(
+            broker.settings(
+                **{
+                    "group.id": "penstock-cli",  # asked for by librdkafka; no group is joined
+                    "enable.auto.commit": False,
+                    "enable.partition.eof": True,
+                    "auto.offset.reset": "earliest",
+                    "error_cb": _tell_lost,
+                }
+            )
+        )
+        consumer.assign(
+            [TopicPartition(self._topic, number, span.start) for number, span in self._open.items()]
+        )
+        return consumer
+
+    def _taken(self, message: Any) -> Incoming | None:
+        number = message.partition()
+        if message.error() is not None:
+            self._event(number, message.error())
+            return None
+        if number not in self._open or self._left == 0:
+            return None
+        self._next[number] = message.offset() + 1
+        self._at_end.discard(number)
+        end = self._open[number].end
+        if end is not None and message.offset() >= end - 1:
+            del self._open[number]
+            if message.offset() >= end:
+                return None  # came after we began
+        if self._left is not None:
+            self._left -= 1
+        return incoming(message)
+
+    def _event(self, number: int, error: Any) -> None:
+        from confluent_kafka import KafkaError
+
+        if error.code() != KafkaError._PARTITION_EOF:
+            raise CommandFailed(f"partition {number} of topic {self._topic} cannot be read: {error.str()}.")
+        self._at_end.add(number)
+        # The last offsets of a partition may belong to no record (compaction, transactions).
+        if number in self._open and self._open[number].end is not None:
+            del self._open[number]
+
+    def _check_heard(self, heard: bool) -> None:
+        """CommandFailed if records are there and none come; who follows is told only what the broker says."""
+        now = time.monotonic()
+        waiting = {number: self._next[number] for number in self._open if number not in self._at_end}
+        if heard or not waiting:
+            self._heard_at = now
+        elif now - self._heard_at > self._timeout_s:
+            self._heard_at = now
+            self._explain_silence(waiting)
+
+    def _explain_silence(self, waiting: Mapping[int, int]) -> None:
+        from penstock.cli.topic_state import why_not_asked, why_not_read
+
+        follows = all(span.end is None for span in self._open.values())
+        try:
+            reason = why_not_read(self._broker, self._topic, waiting)
+            if reason is None and not follows:
+                reason = why_not_asked(self._broker, self._topic, waiting)
+        except CommandFailed:  # no broker can be reached; it may come back
+            if follows:
+                return
+            raise
+        if reason is None and not follows:
+            reason = f"the broker sent nothing for {self._timeout_s:g} s. Allow more with --timeout."
+        if reason is not None:
+            raise CommandFailed(reason)
+
+
+def _tell_lost(error: Any) -> None:
+    from confluent_kafka import KafkaError
+
+    if error.code() == KafkaError._ALL_BROKERS_DOWN:
+        typer.echo("penstock: the connection to the broker is lost; trying again", err=True)
+
+
+def incoming(message: Any) -> Incoming:
+    _, timestamp = message.timestamp()
+    return Incoming(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        timestamp,
+        message.key(),
+        message.value(),
+        tuple(message.headers() or ()),
+    )
+
+
+def _read(reader: "Reader | GroupReader", written: Callable[[Incoming], bytes], *, follows: bool) -> None:
+    output = sys.stdout.buffer
+    try:
+        while not reader.is_done:
+            with _ctrl_c_afterwards():
+                records = reader.next_records()
+            if records:
+                output.write(b"".join(map(written, records)))
+                output.flush()
+                reader.printed(records)
+    except KeyboardInterrupt:
+        if not follows:  # somebody did not want to wait for the end
+            raise
+    finally:
+        reader.close()
+
+
+@contextmanager
+def _ctrl_c_afterwards() -> Iterator[None]:
+    """Raised at once, it could come out of the middle of librdkafka's calls."""
+    came: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:  # started in the background of a script, which Ctrl-C is not to reach
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt

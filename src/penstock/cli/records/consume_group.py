@@ -1,0 +1,137 @@
+"""`penstock consume --group`: read as a member of a consumer group, and keep its place.
+
+A record is committed after it was printed: whoever is interrupted sees a record twice rather than not
+at all. Unless it follows, it ends when it has read to the end every partition that it was given.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.cli.records.record_output import Incoming
+from penstock.errors import CommandFailed, ErrorCode
+
+if TYPE_CHECKING:
+    from penstock.cli.connection import Broker
+
+RECORDS_AT_ONCE: Final = 1_000
+WAIT_S: Final = 0.1
+_PROTOCOLS: Final = {
+    "classic": {"group.protocol": "classic", "partition.assignment.strategy": "cooperative-sticky"},
+    "consumer": {"group.protocol": "consumer"},
+}
+
+
+_WHILE_OTHERS_JOIN: Final = (
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.STALE_MEMBER_EPOCH,
+)
+
+
+class Membership(NamedTuple):
+    group: str
+    protocol: str
+    """classic, or consumer for the protocol of KIP-848."""
+    begins_at: str
+    """earliest or latest: where nothing is committed."""
+
+
+class GroupReader:
+    """librdkafka's consumer as a member. `next_records` is empty while nothing comes."""
+
+    def __init__(
+        self, broker: "Broker", topic: str, membership: Membership, maximum: int | None, *, follows: bool
+    ) -> None:
+        self._topic = topic
+        self._left = maximum
+        self._follows = follows
+        self._held: set[int] | None = None
+        """Partitions that are ours; None before the group has decided for the first time."""
+        self._open: set[int] = set()
+        """Those that are not yet read to their end."""
+        self._uncommitted: dict[int, int] = {}
+        self._consumer = self._new_consumer(broker, membership)
+
+    @property
+    def is_done(self) -> bool:
+        has_read_all = self._held is not None and not self._open and not self._follows
+        return has_read_all or self._left == 0
+
+    def next_records(self) -> list[Incoming]:
+        from penstock.cli.records.consume import incoming
+
+        messages = self._consumer.consume(min(RECORDS_AT_ONCE, self._left or RECORDS_AT_ONCE), WAIT_S)
+        records = [incoming(message) for message in messages if not self._is_event(message)]
+        if self._left is not None:
+            self._left -= len(records)
+        return records
+
+    def printed(self, records: Sequence[Incoming]) -> None:
+        """Commit them, but for partitions that were taken from us meanwhile: they are another's to commit."""
+        for record in records:
+            if record.partition in (self._held or ()):
+                self._uncommitted[record.partition] = record.offset + 1
+        self._commit()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _new_consumer(self, broker: "Broker", membership: Membership) -> Any:
+        from confluent_kafka import Consumer
+
+        consumer = Consumer(
+            broker.settings(
+                **{
+                    "group.id": membership.group,
+                    "enable.auto.commit": False,
+                    "enable.partition.eof": True,
+                    "auto.offset.reset": membership.begins_at,
+                    **_PROTOCOLS[membership.protocol],
+                }
+            )
+        )
+        consumer.subscribe(
+            [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+        )
+        return consumer
+
+    def _assigned(self, consumer: Any, partitions: list[Any]) -> None:
+        numbers = {partition.partition for partition in partitions}
+        self._held = (self._held or set()) | numbers
+        self._open |= numbers
+
+    def _revoked(self, consumer: Any, partitions: list[Any]) -> None:
+        for partition in partitions:
+            self._held = (self._held or set()) - {partition.partition}
+            self._open.discard(partition.partition)
+            self._uncommitted.pop(partition.partition, None)
+
+    def _is_event(self, message: Any) -> bool:
+        from confluent_kafka import KafkaError
+
+        error = message.error()
+        if error is None:
+            return False
+        if error.code() != KafkaError._PARTITION_EOF:
+            raise CommandFailed(f"topic {self._topic} cannot be read in this group: {error.str()}.")
+        self._open.discard(message.partition())
+        return True
+
+    def _commit(self) -> None:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        if not self._uncommitted:
+            return
+        offsets = [
+            TopicPartition(self._topic, number, offset) for number, offset in self._uncommitted.items()
+        ]
+        try:
+            self._consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as refusal:
+            if refusal.args[0].code() in _WHILE_OTHERS_JOIN:
+                return  # it goes with the next one, if the partitions are still ours then
+            raise CommandFailed(
+                f"what was printed last was not committed, and will be read again: {refusal.args[0].str()}."
+            ) from refusal
+        self._uncommitted = {}

@@ -1,0 +1,1 @@
+"""`penstock serve` and `penstock check-config`: starting a broker, and checking its settings."""

@@ -1,0 +1,40 @@
+"""`penstock check-config`: would a broker start with these settings?
+
+It takes exactly what `penstock serve` takes, reads it the same way and starts nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from penstock.cli.server.serve_options import configuration, parser
+from penstock.config.broker_settings import find_setting
+
+HIDDEN = "(hidden)"
+DESCRIPTION = (
+    "Check settings without starting a broker. Prints ok and what differs from the defaults, "
+    "or every problem. Takes what `penstock serve` takes."
+)
+EXAMPLES = (
+    ("A file, before it is put in use", "penstock check-config --config penstock.toml"),
+    (
+        "The same with a setting changed",
+        "penstock check-config --config penstock.toml --set num.partitions=6",
+    ),
+)
+
+
+def main(argv: Sequence[str]) -> None:
+    config = configuration(parser("check-config", DESCRIPTION, EXAMPLES).parse_args(argv))
+    print("ok")
+    for key, value in changed_settings(config.given.static).items():
+        print(f"{key} = {value}")
+
+
+def changed_settings(static: Mapping[str, str]) -> dict[str, str]:
+    """Those that were given and are not what they would be anyway. Secrets are not shown."""
+    changed = {}
+    for key, text in sorted(static.items()):
+        setting = find_setting(key)
+        assert setting is not None, "load refuses keys nobody declared"
+        if text != setting.default_text:
+            changed[key] = HIDDEN if setting.sensitive else text
+    return changed

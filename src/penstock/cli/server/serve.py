@@ -1,0 +1,140 @@
+"""`penstock serve`: one broker, until Ctrl-C or SIGTERM."""
+
+import asyncio
+import errno
+import gc
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from penstock.cli.main import sentence
+from penstock.cli.server.new_folder import new_folder_only_if_used
+from penstock.cli.server.serve_options import configuration, parser
+from penstock.cli.server.start_checks import advice, taken_addresses
+from penstock.cli.streams import OutputFailed
+from penstock.config.broker import BrokerConfig
+from penstock.config.listeners import Address, Listener
+from penstock.errors import CommandFailed, ConfigError, CorruptData, StorageFailed, StorageFull
+
+EXAMPLES = (
+    ("A broker that only this machine can reach, its data in ./penstock-data", "penstock serve"),
+    (
+        "Another data directory, other ports (0 takes a free one)",
+        "penstock serve --data-dir /var/lib/penstock --kafka 127.0.0.1:0 --http 127.0.0.1:0",
+    ),
+    (
+        "Reachable by others, without encryption or users",
+        "penstock serve --kafka 0.0.0.0:9092 --advertised broker1.example.com:9092 --insecure",
+    ),
+    (
+        "A broker of a cluster, whose brokers share an etcd",
+        "penstock serve --node-id 2 --metadata etcd://10.0.0.1:2379,10.0.0.2:2379",
+    ),
+    (
+        "Kafka's settings, from a file or one by one",
+        "penstock serve --config penstock.toml --set log.retention.hours=24",
+    ),
+)
+
+
+def main(argv: Sequence[str]) -> None:
+    run(configuration(parser("serve", "Start a broker.", EXAMPLES).parse_args(argv)))
+
+
+def run(config: BrokerConfig) -> None:
+    import uvloop
+
+    if problems := list(taken_addresses(config)):
+        raise CommandFailed("\n".join(map(sentence, problems)))
+    # What SQLite makes is open to everybody who may read the folder, unlike our own files.
+    os.umask(os.umask(0o077) | 0o027)
+    # A worker thread that holds the interpreter delays every client; it must let go soon.
+    sys.setswitchinterval(0.0005)
+    _allow_many_files()
+    try:
+        with suppress(KeyboardInterrupt), new_folder_only_if_used(config.node.data_dir):
+            uvloop.run(_serve(config))
+    except (ConfigError, CorruptData, StorageFailed, StorageFull) as problem:
+        # The settings were found to be right before: what is wrong is the world they met, as a port
+        # that somebody else has.
+        raise CommandFailed(sentence(str(problem)) + advice(str(problem))) from problem
+    except OSError as problem:
+        if problem.errno != errno.ENOSPC:
+            raise
+        said = f"the disk of {config.node.data_dir} is full."
+        raise CommandFailed(said + advice(said)) from problem
+
+
+async def _serve(config: BrokerConfig) -> None:
+    from penstock.broker.broker import World, running_broker
+    from penstock.host.clock import SystemClock
+    from penstock.host.tasks import Tasks
+    from penstock.http.server import HttpServer
+    from penstock.http.sources import Sources
+    from penstock.observability.logs import StreamLog
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    world = World(log=StreamLog(SystemClock()))
+    async with running_broker(config, world) as broker:
+        broker.on_giving_up = stop.set
+        if broker.has_given_up:
+            stop.set()
+        sources = Sources(
+            groups=broker.groups,
+            own_groups=broker.own_groups,
+            storage=broker.storage,
+            server=broker.server,
+            compaction=broker.compaction,
+            cluster=broker.cluster,
+            log=world.log,
+            tokens_path=config.http_tokens_path,
+        )
+        http = HttpServer(config.http, broker.not_ready, sources)
+        excuses = Tasks(lambda name, failure: world.log.error("task.failed", task=name, reason=repr(failure)))
+
+        def excuse(_: str, failure: BaseException) -> None:
+            world.log.error("http.failed", reason=repr(failure))
+            broker.failure = broker.failure or f"HTTP cannot be served: {failure!r}"
+            excuses.start(http.excuse(), "http.excuse")
+
+        tasks = Tasks(excuse)
+        try:
+            # What was made until now lives as long as the process: the collector need not look again.
+            gc.collect()
+            gc.freeze()
+            if not stop.is_set():
+                _say_ready(broker.listeners, http.address)
+            tasks.start(http.serve(), "http")
+            await stop.wait()
+            world.log.info("broker.stopping")
+        finally:
+            await tasks.stop()
+            await excuses.stop()
+            await http.stop()
+    if broker.has_given_up:
+        raise CommandFailed(
+            f"this broker cannot go on in its cluster, and has left it: {broker.failure}. "
+            "Its data is as it was: start it again"
+        )
+
+
+def _say_ready(listeners: Sequence[Listener], http: Address) -> None:
+    addresses = ",".join(str(Address(listener.host, listener.port)) for listener in listeners)
+    try:
+        print(f"penstock ready kafka={addresses} http={http}", flush=True)
+    except OutputFailed as problem:  # somebody waits for this line, and would wait for ever
+        raise CommandFailed(f"cannot write the ready line to stdout: {problem.reason}.") from problem
+
+
+def _allow_many_files() -> None:
+    """As many open files as this process may have: one for every partition that is written."""
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,0 +1,376 @@
+"""A classic group: its members, and how far they have come in agreeing who reads what.
+
+    Empty                 nobody is there
+    PreparingRebalance    members gather: everybody's JoinGroup is awaited
+    CompletingRebalance   a generation has begun: the leader's assignment is awaited
+    Stable                everybody may know its assignment
+    Dead                  the group was deleted, or is another's
+
+Durable is what stands in the log: generation, protocol, leader, the time of the last change of
+state, and of each member its ids, client, timeouts, assignment, and its metadata for the chosen
+protocol. It is written when the group becomes Stable or Empty, and when a static member is replaced.
+Everything else is volatile: who waits, who was only told its id, protocols that were not chosen,
+rebalances that were counted. After a crash the group is what it was when it was last Stable or Empty;
+whoever saw a later generation is told so and joins again.
+
+Rule 1: this file keeps the books. What is done when is decided in `join.py` and its like.
+Rule 2: members change only through the methods here, which keep the sums right.
+"""
+
+from collections.abc import Collection, Iterable
+from enum import Enum
+from typing import Final
+
+from penstock.coordinator.outcome import Now, Pending, StateRecord
+from penstock.errors import ApiError, ErrorCode
+from penstock.groups.classic.classic_member import ClassicMember, ClassicProtocol, ClassicTimeouts
+from penstock.groups.consumer_protocol import PROTOCOL_TYPE, decode_subscribed_topics
+from penstock.groups.group_context import Client
+from penstock.groups.rebalance_history import Rebalances
+from penstock.groups.records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    encode_key,
+    encode_value,
+)
+from penstock.protocol.messages.describe_groups import DescribedGroup
+from penstock.types import NO_TIMESTAMP
+
+
+class ClassicState(Enum):
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_BEFORE = {
+    ClassicState.EMPTY: (ClassicState.PREPARING,),
+    ClassicState.PREPARING: (ClassicState.EMPTY, ClassicState.COMPLETING, ClassicState.STABLE),
+    ClassicState.COMPLETING: (ClassicState.PREPARING,),
+    ClassicState.STABLE: (ClassicState.COMPLETING,),
+    ClassicState.DEAD: tuple(ClassicState),
+}
+
+
+_PENDING_BYTES: Final = 1_000
+"""What an id that was handed out takes in memory; it is timed."""
+
+
+class ClassicGroup:
+    __slots__ = (
+        "current_state_timestamp_ms",
+        "generation",
+        "group_id",
+        "has_newcomer",
+        "held_bytes",
+        "initial_ms_left",
+        "is_living",
+        "is_unsettled",
+        "joining",
+        "leader",
+        "member_bytes",
+        "members",
+        "pending_members",
+        "pending_syncs",
+        "protocol_name",
+        "protocol_type",
+        "rebalances",
+        "state",
+        "static_members",
+        "support",
+        "syncing",
+        "weight_bytes",
+    )
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.rebalances = Rebalances()
+        self.is_living = False
+        """Its timers run and it writes its own records; not so while the log is read."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self.state = ClassicState.EMPTY
+        self.current_state_timestamp_ms = NO_TIMESTAMP
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.leader: str | None = None
+        self.is_unsettled = False
+        """It was a consumer group, and its members have not divided the work themselves yet. In the log
+        such a group has no leader, and it gathers when it is read back."""
+        self.members: dict[str, ClassicMember] = {}
+        self.static_members: dict[str, str] = {}
+        """Member ids by instance id."""
+        self.pending_members: set[str] = set()
+        """Ids that were handed out (MEMBER_ID_REQUIRED) and not yet used."""
+        self.joining: dict[str, Pending] = {}
+        """By member id: who waits for the others to join."""
+        self.syncing: dict[str, Pending] = {}
+        """By member id: who waits for the leader's assignment."""
+        self.pending_syncs: set[str] = set()
+        """Members of this generation that have not asked for their assignment yet."""
+        self.support: dict[str, int] = {}
+        """How many members know a protocol."""
+        self.weight_bytes = 0
+        """What members and pending members said, all together."""
+        self.member_bytes = 0
+        """What that takes in memory."""
+        self.held_bytes = 0
+        """The assignments of all members. They are new only when they are written."""
+        self.initial_ms_left: int | None = None
+        """While a group gathers that was Empty: how much longer it may be waited for newcomers."""
+        self.has_newcomer = False
+        """Somebody joined since that wait began or was extended."""
+
+    @classmethod
+    def new(cls, group_id: str, now: Now) -> "ClassicGroup":
+        group = cls(group_id)
+        group.current_state_timestamp_ms = now.wall_ms
+        group.is_living = True
+        return group
+
+    def __repr__(self) -> str:
+        return f"<ClassicGroup {self.group_id} {self.state} {self.generation} of {len(self.members)}>"
+
+    # Questions
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is ClassicState.EMPTY
+
+    @property
+    def kept_bytes(self) -> int:
+        """About what its members take in memory."""
+        return self.member_bytes + self.held_bytes + _PENDING_BYTES * len(self.pending_members)
+
+    @property
+    def is_initial(self) -> bool:
+        """It gathers for the first time since it was Empty, and gives newcomers a while."""
+        return self.initial_ms_left is not None
+
+    @property
+    def is_unused(self) -> bool:
+        """Nothing of it stands in the log and nobody is about to join: it may be forgotten silently."""
+        return self.is_empty and not self.generation and not self.pending_members
+
+    @property
+    def has_all_joined(self) -> bool:
+        return len(self.joining) == len(self.members) and not self.pending_members
+
+    @property
+    def uses_consumer_protocol(self) -> bool:
+        """Whether what members say can be read, as is needed to turn it into a consumer group."""
+        return self.protocol_type == PROTOCOL_TYPE
+
+    def rebalance_ms(self) -> int:
+        """How long members may take; the slowest decides."""
+        return max((member.timeouts.rebalance_ms for member in self.members.values()), default=0)
+
+    def parked(self) -> Iterable[Pending]:
+        yield from self.joining.values()
+        yield from self.syncing.values()
+
+    def check_member(self, member_id: str, instance_id: str | None) -> None:
+        """Refuse who is no member, or was replaced by another with the same instance id."""
+        if instance_id is not None:
+            holder = self.static_members.get(instance_id)
+            if holder is None:
+                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id}")
+            if holder != member_id:
+                raise ApiError(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} is the member {holder} now")
+        if member_id not in self.members:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of {self.group_id}")
+
+    def supports(self, protocol_type: str, names: Collection[str]) -> bool:
+        """Whether somebody who knows these protocols finds one that all members know."""
+        if not self.members:
+            return protocol_type != "" and len(names) > 0
+        count = len(self.members)
+        return protocol_type == self.protocol_type and any(self.support.get(name) == count for name in names)
+
+    def chosen_protocol(self) -> str:
+        """The one with the most votes of those that all know; on a tie, that of the earliest vote."""
+        count = len(self.members)
+        candidates = {name for name, knowing in self.support.items() if knowing == count}
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            name = member.vote(candidates)
+            votes[name] = votes.get(name, 0) + 1
+        return max(votes, key=lambda name: votes[name])
+
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """The topics that members read. None: not known, because they do not say it in a known form."""
+        if not self.uses_consumer_protocol:
+            return None
+        topics: set[str] = set()
+        for member in self.members.values():
+            # While the group gathers, a newcomer may not know the protocol that is still in force.
+            name = self.protocol_name if self.protocol_name in member.names() else member.protocols[0].name
+            subscribed = decode_subscribed_topics(member.metadata(name))
+            if subscribed is None:
+                return None
+            topics.update(subscribed)
+        return frozenset(topics)
+
+    def describe(self) -> DescribedGroup:
+        """For DescribeGroups. What members said is shown once a protocol is agreed on."""
+        protocol = self.protocol_name if self.state is ClassicState.STABLE else None
+        return DescribedGroup(
+            group_id=self.group_id,
+            group_state=str(self.state),
+            protocol_type=self.protocol_type or "",
+            protocol_data=protocol or "",
+            members=[member.described(protocol) for member in self.members.values()],
+        )
+
+    # Changes of state
+
+    def enter(self, state: ClassicState, now: Now) -> None:
+        assert self.state in _BEFORE[state], f"{self!r} cannot become {state}"
+        self.state = state
+        self.current_state_timestamp_ms = now.wall_ms
+
+    def begin_generation(self, now: Now) -> None:
+        """Everybody who will be in it has joined."""
+        self.generation += 1
+        self.pending_syncs.clear()
+        self.initial_ms_left = None
+        self.is_unsettled = False
+        self.protocol_name = self.chosen_protocol() if self.members else None
+        self.enter(ClassicState.COMPLETING if self.members else ClassicState.EMPTY, now)
+
+    def elect_joined_leader(self) -> bool:
+        """Keep the leader if it joined, else take the first who did. False: nobody joined."""
+        if self.leader not in self.joining:
+            joined = next((member_id for member_id in self.members if member_id in self.joining), None)
+            self.leader = joined or self.leader
+        return self.leader in self.joining
+
+    # Changes of membership
+
+    def add(self, member: ClassicMember, protocol_type: str) -> None:
+        assert member.member_id not in self.members, f"{member.member_id} is a member already"
+        assert member.instance_id is None or member.instance_id not in self.static_members
+        self.remove_pending(member.member_id)
+        if not self.members:
+            self.protocol_type = protocol_type
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+        self._count(member, 1)
+        self.held_bytes += len(member.held)
+
+    def remove(self, member_id: str) -> list[Pending]:
+        """The member is gone; given back is what it waits for. A pending member leaves nothing."""
+        self.remove_pending(member_id)
+        self.pending_syncs.discard(member_id)
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return []
+        self._count(member, -1)
+        self.held_bytes -= len(member.held)
+        if member.instance_id is not None:
+            del self.static_members[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        return self._unpark(member_id)
+
+    def update(
+        self,
+        member: ClassicMember,
+        client: Client,
+        protocols: Iterable[ClassicProtocol],
+        timeouts: ClassicTimeouts,
+    ) -> None:
+        """The member joined again and said something new."""
+        self._count(member, -1)
+        member.tell(client, protocols, timeouts)
+        self._count(member, 1)
+
+    def replace_static(self, old_id: str, new_id: str) -> list[Pending]:
+        """The same instance under a new id, with the assignment it had. Its old self is cut off."""
+        member = self.members.pop(old_id)
+        assert member.instance_id is not None, f"{old_id} is not static"
+        self._count(member, -1)
+        fenced = self._unpark(old_id)
+        member.rename(new_id)
+        self.members[new_id] = member
+        self.static_members[member.instance_id] = new_id
+        if self.leader == old_id:
+            self.leader = new_id
+        if old_id in self.pending_syncs:
+            self.pending_syncs.remove(old_id)
+            self.pending_syncs.add(new_id)
+        self._count(member, 1)
+        return fenced
+
+    def add_pending(self, member_id: str) -> None:
+        self.pending_members.add(member_id)
+        self.weight_bytes += len(member_id)
+
+    def remove_pending(self, member_id: str) -> None:
+        if member_id in self.pending_members:
+            self.pending_members.remove(member_id)
+            self.weight_bytes -= len(member_id)
+
+    def _unpark(self, member_id: str) -> list[Pending]:
+        parked = (self.joining.pop(member_id, None), self.syncing.pop(member_id, None))
+        return [pending for pending in parked if pending is not None]
+
+    def _count(self, member: ClassicMember, sign: int) -> None:
+        self.weight_bytes += sign * member.weight_bytes
+        self.member_bytes += sign * member.kept_bytes
+        for name in member.names():
+            count = self.support.get(name, 0) + sign
+            if count:
+                self.support[name] = count
+            else:
+                del self.support[name]
+
+    # The log
+
+    def snapshot(self) -> GroupMetadataValue:
+        """The durable part, as it is now. It stands in the log while the group is Stable or Empty."""
+        return GroupMetadataValue(
+            self.protocol_type or "",
+            self.generation,
+            self.protocol_name,
+            None if self.is_unsettled else self.leader,
+            self.current_state_timestamp_ms,
+            [member.recorded(self.protocol_name) for member in self.members.values()],
+        )
+
+    def record(self) -> StateRecord:
+        self.held_bytes = sum(len(member.held) for member in self.members.values())
+        return StateRecord(encode_key(GroupMetadataKey(self.group_id)), encode_value(self.snapshot()))
+
+    def restore(self, value: GroupMetadataValue) -> None:
+        """Become what the log says. A living group wrote it itself, and may have moved on since."""
+        if self.is_living:
+            return
+        self._clear()
+        self.generation = value.generation
+        self.protocol_type = value.protocol_type or None
+        self.protocol_name = value.protocol
+        for record in value.members:
+            self._add_read_back(record)
+        if value.leader in self.members:
+            self.leader = value.leader
+        self.is_unsettled = value.leader is None and len(self.members) > 0
+        self.state = ClassicState.STABLE if self.members else ClassicState.EMPTY
+        self.current_state_timestamp_ms = value.current_state_timestamp_ms
+
+    def _add_read_back(self, record: MemberMetadata) -> None:
+        """Each id counts once, whatever stands in the log."""
+        is_known = record.member_id in self.members or record.group_instance_id in self.static_members
+        if not is_known:
+            self.add(ClassicMember.read_back(record, self.protocol_name or ""), self.protocol_type or "")

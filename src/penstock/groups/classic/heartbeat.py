@@ -1,0 +1,63 @@
+"""Whether a member may go on: Heartbeat on a classic group, and the check before an offset commit.
+
+A member that was removed, replaced or left behind by a newer generation must learn it here, before
+it does anything in the name of the group.
+"""
+
+from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
+from penstock.errors import ApiError, ErrorCode
+from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
+from penstock.groups.classic.rebalance import refresh_session
+from penstock.groups.group_context import Surroundings
+from penstock.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+
+def heartbeat(
+    surroundings: Surroundings,
+    group: ClassicGroup | None,
+    request: HeartbeatRequest,
+    pending: Pending,
+    now: Now,
+) -> Outcome:
+    group = found(group, request.group_id)
+    check_generation(group, request.member_id, request.group_instance_id, request.generation_id)
+    refresh_session(surroundings, group, request.member_id, now)
+    if group.state is ClassicState.PREPARING:
+        return Outcome(replies=(pending.refusal(ErrorCode.REBALANCE_IN_PROGRESS),))
+    return Outcome(replies=(Reply(pending, HeartbeatResponse()),))
+
+
+def validate_commit(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> None:
+    """Refuse a commit by anybody but a member of this generation, or by anybody while there are members.
+
+    Committing is a sign of life: call `refresh_session` when the commit is accepted.
+    """
+    _check_living(group)
+    if generation < 0 and group.is_empty:
+        return  # it comes from outside of the group, as an administrator's does
+    if generation < 0 and not member_id and instance_id is None:
+        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{group.group_id} has members; only they may commit")
+    check_generation(group, member_id, instance_id, generation)
+    if group.state is ClassicState.COMPLETING:
+        raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "the assignment is not known yet")
+
+
+def found(group: ClassicGroup | None, group_id: str) -> ClassicGroup:
+    """A group that does not exist has no members: so who asks is none."""
+    if not group_id:
+        raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group needs a name")
+    if group is None:
+        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id}")
+    return group
+
+
+def check_generation(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> None:
+    _check_living(group)
+    group.check_member(member_id, instance_id)
+    if generation != group.generation:
+        raise ApiError(ErrorCode.ILLEGAL_GENERATION, f"the generation is {group.generation}")
+
+
+def _check_living(group: ClassicGroup) -> None:
+    if group.state is ClassicState.DEAD:
+        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{group.group_id} was deleted")

@@ -1,0 +1,93 @@
+"""SyncGroup on a classic group: the leader hands in who reads what, everybody gets its part.
+
+Rule 1: the assignment is in the log before anybody learns it: the group's record and the answers
+        are one outcome.
+"""
+
+from collections.abc import Mapping
+
+from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
+from penstock.errors import ApiError, ErrorCode
+from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
+from penstock.groups.classic.classic_member import ClassicMember
+from penstock.groups.classic.heartbeat import check_generation, found
+from penstock.groups.classic.rebalance import refresh_session, sync_key
+from penstock.groups.group_context import Surroundings
+from penstock.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+
+def sync(
+    surroundings: Surroundings,
+    group: ClassicGroup | None,
+    request: SyncGroupRequest,
+    pending: Pending,
+    now: Now,
+) -> Outcome:
+    group = found(group, request.group_id)
+    check_generation(group, request.member_id, request.group_instance_id, request.generation_id)
+    _check_protocol(group, request)
+    is_leading = group.state is ClassicState.COMPLETING and request.member_id == group.leader
+    assignments = {each.member_id: bytes(each.assignment) for each in request.assignments if is_leading}
+    _check_weight(surroundings, group, assignments)
+    refresh_session(surroundings, group, request.member_id, now)
+    if group.state is ClassicState.PREPARING:
+        return Outcome(replies=(pending.refusal(ErrorCode.REBALANCE_IN_PROGRESS),))
+    _note_sync(surroundings, group, request.member_id)
+    if group.state is ClassicState.STABLE:
+        return Outcome(replies=(Reply(pending, _reply(group, group.members[request.member_id])),))
+    told = Outcome(replies=_park_sync(group, request.member_id, pending))
+    return told + _assign(surroundings, group, assignments, now) if is_leading else told
+
+
+def _check_protocol(group: ClassicGroup, request: SyncGroupRequest) -> None:
+    """Before version 5 the client does not say what it believes."""
+    if request.protocol_type not in (None, group.protocol_type):
+        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the protocol type is {group.protocol_type}")
+    if request.protocol_name not in (None, group.protocol_name):
+        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the protocol is {group.protocol_name}")
+
+
+def _check_weight(surroundings: Surroundings, group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
+    """Kafka answers this too when an assignment fits no record. Until the leader leaves, or time takes
+    it out of the group, it may try again with less."""
+    if not assignments:
+        return
+    told = sum(member.recorded_bytes(group.protocol_name) for member in group.members.values())
+    given = sum(len(assignments.get(member_id, b"")) for member_id in group.members)
+    if told + given > surroundings.limits.metadata_bytes_max:
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the assignment of {group.group_id} is too large")
+
+
+def _note_sync(surroundings: Surroundings, group: ClassicGroup, member_id: str) -> None:
+    group.pending_syncs.discard(member_id)
+    if not group.pending_syncs:
+        surroundings.timers.cancel(sync_key(group))
+
+
+def _park_sync(group: ClassicGroup, member_id: str, pending: Pending) -> list[Reply]:
+    """Of two requests of one member the last one counts; the first came over a connection now lost."""
+    replaced = group.syncing.pop(member_id, None)
+    group.syncing[member_id] = pending
+    return [replaced.refusal(ErrorCode.REBALANCE_IN_PROGRESS)] if replaced else []
+
+
+def _assign(
+    surroundings: Surroundings, group: ClassicGroup, assignments: Mapping[str, bytes], now: Now
+) -> Outcome:
+    """Members that the leader forgot get nothing to do."""
+    for member in group.members.values():
+        member.assign(assignments.get(member.member_id, b""))
+    group.enter(ClassicState.STABLE, now)
+    group.rebalances.end(now)
+    syncing, group.syncing = group.syncing, {}
+    replies = []
+    for member_id, pending in syncing.items():
+        refresh_session(surroundings, group, member_id, now)
+        replies.append(Reply(pending, _reply(group, group.members[member_id])))
+    return Outcome((group.record(),), replies)
+
+
+def _reply(group: ClassicGroup, member: ClassicMember) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
+    )

@@ -1,0 +1,373 @@
+"""A consumer group (KIP-848): its epochs, its members, and who shall read, reads, and holds what.
+
+    group epoch        goes up when members, subscriptions or topics change
+    assignment epoch   the group epoch that the target assignment was made for
+    member epoch       the assignment epoch that a member has come to
+
+    Empty          nobody is there
+    Assigning      the group epoch is ahead: a target is to be made, at the next heartbeat
+    Reconciling    some member has not come to its target yet
+    Stable         everybody reads what it shall read
+    Dead           the group was deleted, or is another's
+
+Durable is everything above, in the records of types 3 to 8 and 16. Volatile are the timers, the
+rebalances that were counted, and what is to be looked at again because topics changed.
+
+Rule 1: what is durable changes through `replay` only, whether the record is new or from the log.
+Rule 2: a partition has at most one holder: the member that was given it and has not given it up.
+Rule 3: what is asked at every heartbeat is kept as a number or a set, not counted anew.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Set
+from enum import Enum
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from penstock.coordinator.outcome import Pending
+from penstock.groups.consumer.assignment import EMPTY, Assignment, read, sharing, weigh
+from penstock.groups.consumer.consumer_member import NOWHERE, About, ConsumerMember, Position, Subscription
+from penstock.groups.consumer.regex import Resolution, Resolving
+from penstock.groups.consumer.subscribed_topics import SubscribedTopics, add
+from penstock.groups.rebalance_history import Rebalances
+from penstock.groups.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    Key,
+)
+from penstock.protocol.schema import Struct
+from penstock.types import NO_TIMESTAMP, TopicId
+
+CONSUMER_KEYS = (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupRegularExpressionKey,
+)
+"""The keys of records that are to be handed to `ConsumerGroup.replay`; each has a `group_id`."""
+
+
+_HELD_TOPIC_BYTES: Final = 150
+"""What a topic takes in memory among the holders, beside its partitions."""
+
+
+class ConsumerState(Enum):
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class ConsumerGroup:
+    __slots__ = (
+        "assignment_bytes",
+        "assignment_epoch",
+        "assignor_votes",
+        "away",
+        "changed_ms",
+        "classic_count",
+        "classic_support",
+        "epoch",
+        "group_id",
+        "holder_bytes",
+        "holders",
+        "is_deleted",
+        "is_refresh_due",
+        "member_bytes",
+        "members",
+        "metadata_hash",
+        "rebalances",
+        "resolving",
+        "stale_regexes",
+        "static_members",
+        "subscribed",
+        "target",
+        "unreconciled",
+        "weight_bytes",
+    )
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.is_deleted = False
+        self.epoch = 0
+        self.metadata_hash = 0
+        """Of the subscribed topics when the epoch was set."""
+        self.changed_ms = NO_TIMESTAMP
+        """When the epoch was set."""
+        self.assignment_epoch = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.target: dict[str, Assignment] = {}
+        """By member id. Members that shall read nothing may be missing."""
+        # Derived from the members
+        self.static_members: dict[str, str] = {}
+        self.holders: dict[TopicId, dict[int, str]] = {}
+        self.subscribed = SubscribedTopics()
+        """And what regular expressions were found to mean."""
+        self.assignor_votes: dict[str, int] = {}
+        self.classic_support: dict[str, int] = {}
+        self.classic_count = 0
+        self.unreconciled: set[str] = set()
+        self.away: set[str] = set()
+        self.weight_bytes = 0
+        """What members said, as it is written."""
+        self.member_bytes = 0
+        """What that takes in memory, and what the rest does."""
+        self.assignment_bytes = 0
+        self.holder_bytes = 0
+        # Volatile
+        self.rebalances = Rebalances()
+        self.is_refresh_due = True
+        """Topics may have changed since the epoch was set."""
+        self.stale_regexes: set[str] = set()
+        """Those that were resolved before topics changed."""
+        self.resolving: dict[str, Resolving] = {}
+
+    def __repr__(self) -> str:
+        return f"<ConsumerGroup {self.group_id} {self.state} {self.epoch} of {len(self.members)}>"
+
+    # Questions
+
+    @property
+    def state(self) -> ConsumerState:
+        if self.is_deleted:
+            return ConsumerState.DEAD
+        if not self.members:
+            return ConsumerState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return ConsumerState.ASSIGNING
+        return ConsumerState.RECONCILING if self.unreconciled else ConsumerState.STABLE
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def empty_since_ms(self) -> int | None:
+        """None while it has members. The last one to leave set the epoch."""
+        return self.changed_ms if self.is_empty else None
+
+    @property
+    def regexes(self) -> Mapping[str, Resolution]:
+        return self.subscribed.regexes
+
+    @property
+    def subscribed_topics(self) -> frozenset[str]:
+        return self.subscribed.all()
+
+    def topics_of(
+        self, subscriptions: Set[Subscription], resolved: Mapping[str, frozenset[str]] | None = None
+    ) -> frozenset[str]:
+        """The topics that are meant; what `resolved` says goes before what is known of an expression."""
+        return self.subscribed.all_if(subscriptions, resolved or {})
+
+    @property
+    def kept_bytes(self) -> int:
+        """About what it takes in memory. That is much more than members say: few words mean many topics."""
+        resolving = sum(resolving.kept_bytes for resolving in self.resolving.values())
+        partitions = self.assignment_bytes + self.holder_bytes
+        return self.member_bytes + partitions + self.subscribed.kept_bytes + resolving
+
+    def holder(self, topic_id: TopicId, partition: int) -> str | None:
+        return self.holders.get(topic_id, {}).get(partition)
+
+    def static_member(self, instance_id: str) -> ConsumerMember | None:
+        member_id = self.static_members.get(instance_id)
+        return None if member_id is None else self.members[member_id]
+
+    def target_of(self, member_id: str) -> Assignment:
+        return self.target.get(member_id, EMPTY)
+
+    def subscriptions_without(self, members: Collection[ConsumerMember]) -> set[Subscription]:
+        """The different subscriptions of all the others."""
+        return self.subscribed.without(member.about.subscription for member in members)
+
+    def supports_classic(self, names: Collection[str]) -> bool:
+        """Whether a newcomer that knows these protocols finds one that all classic members know."""
+        return any(self.classic_support.get(name, 0) == self.classic_count for name in names)
+
+    def parked(self) -> Iterator[Pending]:
+        """Nobody waits for anything here."""
+        return iter(())
+
+    # The log
+
+    def replay(self, key: Key[Struct], value: Struct | None, timestamp_ms: int) -> None:
+        """Apply a record whose key is one of `CONSUMER_KEYS` and of this group."""
+        match key, value:
+            case ConsumerGroupMetadataKey(), _:
+                assert value is None or isinstance(value, ConsumerGroupMetadataValue)
+                self.replay_metadata(value, timestamp_ms)
+            case ConsumerGroupMemberMetadataKey(), _:
+                assert value is None or isinstance(value, ConsumerGroupMemberMetadataValue)
+                self.replay_member(key.member_id, value)
+            case ConsumerGroupTargetAssignmentMetadataKey(), _:
+                assert value is None or isinstance(value, ConsumerGroupTargetAssignmentMetadataValue)
+                self.replay_target_metadata(value)
+            case ConsumerGroupTargetAssignmentMemberKey(), _:
+                assert value is None or isinstance(value, ConsumerGroupTargetAssignmentMemberValue)
+                self.replay_target(key.member_id, value)
+            case ConsumerGroupCurrentMemberAssignmentKey(), _:
+                assert value is None or isinstance(value, ConsumerGroupCurrentMemberAssignmentValue)
+                self.replay_position(key.member_id, value)
+            case ConsumerGroupRegularExpressionKey(), _:
+                assert value is None or isinstance(value, ConsumerGroupRegularExpressionValue)
+                self.replay_regex(key.regular_expression, value)
+
+    def replay_metadata(self, value: ConsumerGroupMetadataValue | None, timestamp_ms: int) -> None:
+        self.is_deleted = value is None
+        if value is not None:
+            self.epoch = value.epoch
+            self.metadata_hash = value.metadata_hash
+            self.changed_ms = timestamp_ms
+
+    def replay_member(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
+        if value is None:
+            self._put(member_id, None)
+        else:
+            position = self.members[member_id].position if member_id in self.members else NOWHERE
+            self._put(member_id, ConsumerMember(member_id, About.read_back(value), position))
+
+    def replay_position(
+        self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None
+    ) -> None:
+        """It may come before the rest of the member: compaction keeps the last of each."""
+        known = self.members.get(member_id)
+        if value is None and known is None:
+            return
+        member = known or ConsumerMember(member_id)
+        position = NOWHERE if value is None else Position.read_back(value)
+        assigned = sharing(position.assigned, self.target_of(member_id))
+        self._put(member_id, member.with_position(replace(position, assigned=assigned)))
+
+    def replay_target_metadata(self, value: ConsumerGroupTargetAssignmentMetadataValue | None) -> None:
+        self.assignment_epoch = 0 if value is None else value.assignment_epoch
+        self.unreconciled = {
+            member_id
+            for member_id, member in self.members.items()
+            if not member.is_reconciled(self.assignment_epoch)
+        }
+
+    def replay_target(self, member_id: str, value: ConsumerGroupTargetAssignmentMemberValue | None) -> None:
+        assignment = EMPTY if value is None else read(value.topic_partitions)
+        before_bytes = self._weigh(member_id)
+        if assignment:
+            member = self.members.get(member_id)
+            self.target[member_id] = sharing(assignment, member.position.assigned if member else EMPTY)
+        else:
+            self.target.pop(member_id, None)
+        self.assignment_bytes += self._weigh(member_id) - before_bytes
+
+    def replay_regex(self, regex: str, value: ConsumerGroupRegularExpressionValue | None) -> None:
+        if value is None:
+            self.subscribed.resolve(regex, None)
+            self.stale_regexes.discard(regex)
+            self.resolving.pop(regex, None)
+        else:
+            resolution = Resolution(frozenset(value.topics), value.version, value.timestamp_ms)
+            self.subscribed.resolve(regex, resolution)
+
+    # Keeping the books
+
+    def _put(self, member_id: str, after: ConsumerMember | None) -> None:
+        before, before_bytes = self.members.get(member_id), self._weigh(member_id)
+        if after is None:
+            self.members.pop(member_id, None)
+        else:
+            self.members[member_id] = after
+        self.assignment_bytes += self._weigh(member_id) - before_bytes
+        self._recount(before, after)
+        self._place(member_id, before, after)
+
+    def _recount(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
+        if before is not None and after is not None and before.about == after.about:
+            return
+        # In this order, or what both say would go and come back.
+        if after is not None:
+            self._count(after, 1)
+        if before is not None:
+            self._count(before, -1)
+
+    def _count(self, member: ConsumerMember, sign: int) -> None:
+        about, member_id = member.about, member.member_id
+        self.weight_bytes += sign * about.weigh(self.group_id, member_id)
+        self.member_bytes += sign * about.kept_bytes(member_id)
+        self.subscribed.count(about.subscription, sign)
+        if about.assignor is not None:
+            add(self.assignor_votes, about.assignor, sign)
+        if about.classic is not None:
+            self.classic_count += sign
+            for name in {protocol.name for protocol in about.classic.protocols}:
+                add(self.classic_support, name, sign)
+
+    def _place(self, member_id: str, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
+        """In the tables by which members are found."""
+        instance_id = before.about.instance_id if before else None
+        if instance_id is not None and self.static_members.get(instance_id) == member_id:
+            del self.static_members[instance_id]
+        if after is not None and after.about.instance_id is not None:
+            self.static_members[after.about.instance_id] = member_id
+        is_unreconciled = after is not None and not after.is_reconciled(self.assignment_epoch)
+        (self.unreconciled.add if is_unreconciled else self.unreconciled.discard)(member_id)
+        (self.away.add if after is not None and after.is_away else self.away.discard)(member_id)
+        held = before.position if before else NOWHERE
+        holds = after.position if after else NOWHERE
+        if (held.assigned, held.revoking) != (holds.assigned, holds.revoking):
+            self._release(member_id, held)
+            self._hold(member_id, holds)
+
+    def _release(self, member_id: str, position: Position) -> None:
+        for topic_id, partitions in _held(position):
+            holders = self.holders.get(topic_id, {})
+            for partition in partitions:
+                if holders.get(partition) == member_id:
+                    del holders[partition]
+            if not holders and topic_id in self.holders:
+                del self.holders[topic_id]
+                self.holder_bytes -= _HELD_TOPIC_BYTES + holders.__sizeof__()
+
+    def _hold(self, member_id: str, position: Position) -> None:
+        for topic_id, partitions in _held(position):
+            taken = dict.fromkeys(partitions, member_id)
+            holders = self.holders.get(topic_id)
+            if holders is None:
+                self.holders[topic_id] = taken
+                self.holder_bytes += _HELD_TOPIC_BYTES + taken.__sizeof__()
+            else:
+                self.holder_bytes -= holders.__sizeof__()
+                holders.update(taken)
+                self.holder_bytes += holders.__sizeof__()
+
+    def _weigh(self, member_id: str) -> int:
+        """What a member shall read and reads."""
+        target, member = self.target_of(member_id), self.members.get(member_id)
+        position = member.position if member else NOWHERE
+        return weigh(target) + weigh(position.assigned, target) + weigh(position.revoking)
+
+    def durable(self) -> dict[str, Any]:
+        """Everything that can be read back from the log, for comparison."""
+        other = {"rebalances", "is_refresh_due", "stale_regexes", "resolving", "holder_bytes", "subscribed"}
+        durable = {name: getattr(self, name) for name in self.__slots__ if name not in other}
+        return {**durable, "subscribed": self.subscribed.durable()}
+
+
+def _held(position: Position) -> Iterator[tuple[TopicId, frozenset[int]]]:
+    yield from position.assigned.items()
+    yield from position.revoking.items()

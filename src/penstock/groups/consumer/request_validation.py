@@ -1,0 +1,135 @@
+"""What members of a consumer group may say, and who may act in its name.
+
+Rule 1: nothing here changes anything; every refusal is raised.
+"""
+
+from typing import Final
+
+from penstock.config.groups import ConsumerConfig
+from penstock.errors import ApiError, ErrorCode
+from penstock.groups.classic.join import check_group_id
+from penstock.groups.consumer.assignment import EMPTY, Assignment, is_within
+from penstock.groups.consumer.consumer_group import ConsumerGroup
+from penstock.groups.consumer.consumer_member import (
+    AWAY_EPOCH,
+    JOINING_EPOCH,
+    LEAVING_EPOCH,
+    ConsumerMember,
+    MemberState,
+)
+from penstock.groups.consumer.member_update import Change
+from penstock.groups.group_context import Surroundings
+from penstock.limits import SHORT_MAX
+from penstock.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+
+_OWN_MEMBER_ID_FROM: Final = 1
+_COMMIT_VERSION_MIN: Final = 9
+"""Before, a client cannot understand STALE_MEMBER_EPOCH."""
+
+
+# Requests
+
+
+def check_request(request: ConsumerGroupHeartbeatRequest, version: int, config: ConsumerConfig) -> None:
+    if not request.group_id:
+        raise _invalid("a group needs a name")
+    check_group_id(request.group_id)
+    if "" in (request.instance_id, request.rack_id):
+        raise _invalid("an instance id or a rack is not empty")
+    if request.member_epoch < AWAY_EPOCH:
+        raise _invalid(f"there is no member epoch {request.member_epoch}")
+    if not request.member_id and (version >= _OWN_MEMBER_ID_FROM or request.member_epoch != JOINING_EPOCH):
+        raise _invalid("a member has an id")
+    if len(request.member_id.encode()) > SHORT_MAX:
+        raise _invalid("the member id is too long")
+    if request.member_epoch == AWAY_EPOCH and request.instance_id is None:
+        raise _invalid("only a static member can leave for a while")
+    if request.member_epoch == JOINING_EPOCH:
+        _check_joining(request)
+    if request.server_assignor is not None and request.server_assignor not in config.assignors:
+        known = ", ".join(config.assignors)
+        raise ApiError(ErrorCode.UNSUPPORTED_ASSIGNOR, f"there are {known}, not {request.server_assignor}")
+
+
+def _check_joining(request: ConsumerGroupHeartbeatRequest) -> None:
+    if request.rebalance_timeout_ms == -1:
+        raise _invalid("whoever joins says its rebalance timeout")
+    if request.topic_partitions is None or request.topic_partitions:
+        raise _invalid("whoever joins has no partitions")
+    if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+        raise _invalid("whoever joins says what it subscribes to")
+
+
+def _invalid(detail: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, detail)
+
+
+# Members
+
+
+def check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -> None:
+    """An epoch that was left behind may be said once more: the answer to it may have been lost."""
+    position = member.position
+    is_unknown = position.state is MemberState.UNKNOWN and owned != EMPTY
+    if epoch == position.epoch and not is_unknown:
+        return
+    is_last = epoch == position.previous_epoch and epoch < position.epoch
+    if is_unknown or not (is_last and owned is not None and is_within(owned, position.assigned)):
+        detail = f"the epoch of {member.member_id} is {position.epoch}, not {epoch}"
+        raise ApiError(ErrorCode.FENCED_MEMBER_EPOCH, f"{detail}; give up all partitions and join again")
+
+
+def find_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
+    """Refuse who is no member, or was replaced by another with the same instance id."""
+    if instance_id is None:
+        member = group.members.get(member_id)
+        if member is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of {group.group_id}")
+        return member
+    holder = group.static_member(instance_id)
+    if holder is None:
+        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id}")
+    if holder.member_id != member_id:
+        raise ApiError(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} is the member {holder.member_id} now")
+    return holder
+
+
+def check_room(surroundings: Surroundings, group: ConsumerGroup, change: Change) -> None:
+    members_max = surroundings.config().consumer.members_max
+    if change.known is None and len(group.members) >= members_max:
+        raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} has {members_max} members")
+    if change.before is not None and change.before.about == change.after.about:
+        return
+    known = change.known
+    freed = known.about.weigh(group.group_id, known.member_id) if known else 0
+    added = change.after.about.weigh(group.group_id, change.after.member_id)
+    if group.weight_bytes - freed + added > surroundings.limits.metadata_bytes_max:
+        raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"members of {group.group_id} say too much")
+
+
+# Offsets
+
+
+def validate_commit(group: ConsumerGroup, member_id: str, epoch: int, version: int) -> None:
+    """Refuse a commit by anybody but a member at its epoch, or by anybody while there are members."""
+    if epoch < 0 and group.is_empty:
+        return  # it comes from outside of the group, as an administrator's does
+    member = find_member(group, member_id, None)
+    if member.about.classic is None and version < _COMMIT_VERSION_MIN:
+        detail = f"members of the consumer protocol commit with version {_COMMIT_VERSION_MIN} or later"
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, detail)
+    _check_same_epoch(member, epoch)
+
+
+def validate_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
+    """Who does not say who it is may read offsets; who does must be right about it."""
+    if not member_id and epoch < 0:
+        return
+    _check_same_epoch(find_member(group, member_id or "", None), epoch)
+
+
+def _check_same_epoch(member: ConsumerMember, epoch: int) -> None:
+    if epoch != member.epoch or epoch <= LEAVING_EPOCH:
+        is_classic = member.about.classic is not None
+        code = ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
+        raise ApiError(code, f"the epoch of {member.member_id} is {member.epoch}, not {epoch}")

@@ -1,0 +1,136 @@
+"""Which topics a consumer group subscribes to: a sum over its members, kept as they come and go.
+
+Members subscribe by names, by a regular expression, or both. What an expression means is found out now
+and then and remembered. Many members say the same, and many expressions mean much the same, so:
+
+Rule 1: a topic is counted once for each different subscription that names it, and once for each
+        expression in use that it matches. A member that says what another says costs one look-up.
+Rule 2: expressions that mean the same share one set, and all sets share the texts in them.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Set
+from typing import Final, TypeVar
+
+from penstock.groups.consumer.consumer_member import Subscription
+from penstock.groups.consumer.regex import Resolution
+
+K = TypeVar("K")
+
+_EXPRESSION_BYTES: Final = 500
+"""What a resolved expression takes in memory beside its text and its topics."""
+_NOTHING: Final[frozenset[str]] = frozenset()
+
+
+class SubscribedTopics:
+    __slots__ = ("_counts", "_regex_bytes", "_text_bytes", "regex_users", "regexes", "subscriptions")
+
+    def __init__(self) -> None:
+        self.subscriptions: dict[Subscription, int] = {}
+        """How many members say it."""
+        self.regex_users: dict[str, int] = {}
+        self.regexes: dict[str, Resolution] = {}
+        """What is known of expressions; it may come before the members that use them."""
+        self._counts: dict[str, int] = {}
+        self._text_bytes = 0
+        self._regex_bytes = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """About what it takes in memory, what members themselves said aside."""
+        return self._counts.__sizeof__() + self._text_bytes + self._regex_bytes
+
+    def durable(self) -> tuple[object, ...]:
+        return (self.subscriptions, self.regex_users, self.regexes, self._counts)
+
+    # Questions
+
+    def all(self) -> frozenset[str]:
+        return frozenset(self._counts)
+
+    def meant_by(self, subscription: Subscription, resolved: Mapping[str, frozenset[str]]) -> frozenset[str]:
+        """What `resolved` says goes before what is known of an expression."""
+        names, regex = subscription
+        matched = _NOTHING if regex is None else resolved.get(regex, self._known(regex))
+        return matched.union(names) if names else matched
+
+    def all_if(
+        self, subscriptions: Set[Subscription], resolved: Mapping[str, frozenset[str]]
+    ) -> frozenset[str]:
+        """As if these were the subscriptions. Only what differs from those that are is looked at."""
+        counts: dict[str, int] = {}
+        for gone in self.subscriptions.keys() - subscriptions:
+            _add_all(counts, gone.names, -1)
+        for new in subscriptions - self.subscriptions.keys():
+            _add_all(counts, new.names, 1)
+        regexes = {regex for _, regex in subscriptions if regex is not None}
+        for regex in self.regex_users.keys() | regexes:
+            before = self._known(regex) if regex in self.regex_users else _NOTHING
+            after = resolved.get(regex, self._known(regex)) if regex in regexes else _NOTHING
+            if before is not after:
+                _add_all(counts, before, -1)
+                _add_all(counts, after, 1)
+        gone_names = {name for name, count in counts.items() if self._counts.get(name, 0) + count == 0}
+        new_names = (name for name, count in counts.items() if count > 0)
+        return (self.all() - gone_names).union(new_names) if counts else self.all()
+
+    def _known(self, regex: str) -> frozenset[str]:
+        known = self.regexes.get(regex)
+        return known.topics if known else _NOTHING
+
+    def without(self, subscriptions: Iterable[Subscription]) -> set[Subscription]:
+        """The different subscriptions of all members but those that say these."""
+        left = dict(self.subscriptions)
+        for subscription in subscriptions:
+            left[subscription] -= 1
+        return {subscription for subscription, count in left.items() if count}
+
+    # Changes
+
+    def count(self, subscription: Subscription, sign: int) -> None:
+        """A member says this, or does so no longer."""
+        if add(self.subscriptions, subscription, sign):
+            self._count_topics(subscription.names, sign)
+        regex = subscription.regex
+        if regex is not None and add(self.regex_users, regex, sign):
+            self._count_topics(self._known(regex), sign)
+
+    def resolve(self, regex: str, resolution: Resolution | None) -> None:
+        """This is what the expression means now, or nothing is known of it any more."""
+        before = self._known(regex)
+        after = _NOTHING if resolution is None else self._shared(resolution.topics)
+        if resolution is None:
+            self.regexes.pop(regex, None)
+        else:
+            self.regexes[regex] = resolution._replace(topics=after)
+        if regex in self.regex_users:
+            self._count_topics(after, 1)
+            self._count_topics(before, -1)
+        sets = {id(each.topics): each.topics.__sizeof__() for each in self.regexes.values()}
+        texts = sum(_EXPRESSION_BYTES + regex.__sizeof__() for regex in self.regexes)
+        self._regex_bytes = texts + sum(sets.values())
+
+    def _shared(self, topics: frozenset[str]) -> frozenset[str]:
+        for known in self.regexes.values():
+            if known.topics == topics:
+                return known.topics
+        return frozenset(filter(topics.__contains__, self._counts)) | topics
+
+    def _count_topics(self, names: Collection[str], sign: int) -> None:
+        for name in names:
+            if add(self._counts, name, sign):
+                self._text_bytes += sign * name.__sizeof__()
+
+
+def _add_all(counts: dict[str, int], names: Iterable[str], sign: int) -> None:
+    for name in names:
+        counts[name] = counts.get(name, 0) + sign
+
+
+def add(counts: dict[K, int], key: K, sign: int) -> bool:
+    """True: it was not there before, or is not there any more."""
+    count = counts.get(key, 0) + sign
+    if count:
+        counts[key] = count
+        return count == sign
+    del counts[key]
+    return True

@@ -1,0 +1,1 @@
+"""Compaction: what may be cleaned, cleaning it into new segments, and swapping those in."""

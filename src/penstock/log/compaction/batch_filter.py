@@ -1,0 +1,213 @@
+"""What a cleaning keeps of one batch.
+
+A record stays if it is the last of its key. A tombstone, the last record of a deleted key, stays until
+its delete horizon, so that every reader who keeps up learns of the deletion. The first cleaning that
+keeps a tombstone writes the horizon into the batch: attribute bit 6, and the horizon in the place of
+the base timestamp (KIP-534). The records' own times stay what they were.
+
+    copied       nothing goes, nothing changes: the same bytes
+    rewritten    some records go: same offsets, same codec, same producer and sequence
+    emptied      all go, but the batch carries the last sequence of a producer that may write again
+                 (KAFKA-8335): its header stays
+    dropped      all go
+
+Rule 1: offsets never change. What is dropped leaves a gap, which log/compaction/cleaner.py says in a header
+        of its own, so that each batch still begins where the one before ends.
+Rule 2: control batches pass `keeps_control`; nothing here looks into them.
+Rule 3: CorruptData says that a batch makes no sense though its checksum holds: somebody wrote it so.
+        It is for the caller to leave it as it is.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from penstock.limits import DECOMPRESSED_BYTES_MAX, LONG_MAX
+from penstock.log.compaction.record_spans import (
+    Span,
+    spans,
+    timestamp_delta,
+    with_timestamp_delta,
+)
+from penstock.protocol.batches import (
+    CODEC_MASK,
+    DELETE_HORIZON_BIT,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_SEQUENCE,
+    BatchHeader,
+    seal_in_place,
+)
+from penstock.protocol.compression import Codec, compress, decompress
+from penstock.types import NO_PRODUCER, Buffer, LeaderEpoch, Offset
+
+LONG_MIN: Final = -LONG_MAX - 1
+
+
+class Horizons(NamedTuple):
+    now_ms: int
+    trusted_ms: int
+    """The time that ends the life of a tombstone (log/trusted_time.py)."""
+    delete_retention_ms: int
+
+    def of(self, header: BatchHeader) -> int:
+        """The horizon of a batch that has none yet.
+
+        A clock that is behind the records was not right: a horizon of its making would be past as
+        soon as somebody sets it. A retention that ends beyond all times never ends.
+        """
+        return min(max(self.now_ms, header.max_timestamp) + self.delete_retention_ms, LONG_MAX)
+
+
+class Gap(NamedTuple):
+    """Offsets that no record has any more, and what is remembered of those that had them."""
+
+    base_offset: Offset
+    last_offset: Offset
+    leader_epoch: LeaderEpoch
+    newest_timestamp: int
+
+    def merged(self, after: "Gap") -> "Gap":
+        return Gap(
+            self.base_offset,
+            after.last_offset,
+            after.leader_epoch,
+            max(self.newest_timestamp, after.newest_timestamp),
+        )
+
+
+def keeps_control(header: BatchHeader) -> bool:
+    """Transactions will decide when their markers may go. Until they exist all stay."""
+    return header.is_control
+
+
+def is_gap(header: BatchHeader) -> bool:
+    return header.record_count == 0 and header.producer_id == NO_PRODUCER and not header.is_control
+
+
+def gap_of(header: BatchHeader) -> Gap:
+    return Gap(header.base_offset, header.last_offset, header.leader_epoch, header.max_timestamp)
+
+
+def gap_batch(gap: Gap) -> bytes:
+    """A batch of no records that covers the gap."""
+    header = BatchHeader(
+        base_offset=gap.base_offset,
+        batch_length=HEADER_BYTES - LOG_OVERHEAD,
+        leader_epoch=gap.leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=0,
+        last_offset_delta=gap.last_offset - gap.base_offset,
+        base_timestamp=gap.newest_timestamp,
+        max_timestamp=gap.newest_timestamp,
+        producer_id=NO_PRODUCER,
+        producer_epoch=-1,
+        base_sequence=NO_SEQUENCE,
+        record_count=0,
+    )
+    return _sealed(header, b"")
+
+
+def emptied(header: BatchHeader) -> bytes:
+    """The batch without its records: only the producer and its sequence are left to be known."""
+    attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT)
+    return _sealed(
+        header._replace(
+            batch_length=HEADER_BYTES - LOG_OVERHEAD,
+            attributes=attributes,
+            base_timestamp=header.max_timestamp,
+            record_count=0,
+        ),
+        b"",
+    )
+
+
+def payload_of(batch: Buffer, header: BatchHeader) -> bytes:
+    """The records of a batch whose checksum was checked."""
+    blob = memoryview(batch)[HEADER_BYTES:]
+    if header.record_count == 0 and not blob:
+        return b""
+    return decompress(Codec(header.codec), blob, limit_bytes=DECOMPRESSED_BYTES_MAX)
+
+
+def spans_of(payload: bytes, header: BatchHeader) -> list[Span]:
+    return list(spans(payload, header.record_count, header.last_offset_delta))
+
+
+def horizon_of(header: BatchHeader) -> int | None:
+    return header.base_timestamp if header.attributes & DELETE_HORIZON_BIT else None
+
+
+def keeps_tombstones(header: BatchHeader, horizons: Horizons) -> bool:
+    horizon = horizon_of(header)
+    return horizon is None or horizons.trusted_ms < horizon
+
+
+def rewritten(header: BatchHeader, payload: bytes, kept: Sequence[Span], horizons: Horizons) -> bytes:
+    """The batch with these of its records. Sets the delete horizon if one of them needs it."""
+    assert kept, "a batch without records is emptied or dropped"
+    new_base, pieces = header.base_timestamp, None
+    if horizon_of(header) is None and any(span[4] for span in kept):
+        new_base = horizons.of(header)
+        pieces = _counted_from(new_base, header, payload, kept)
+    gets_horizon = pieces is not None
+    body = compress(Codec(header.codec), b"".join(runs(payload, kept) if pieces is None else pieces))
+    return _sealed(
+        header._replace(
+            batch_length=HEADER_BYTES - LOG_OVERHEAD + len(body),
+            attributes=header.attributes | (DELETE_HORIZON_BIT if gets_horizon else 0),
+            base_timestamp=new_base if gets_horizon else header.base_timestamp,
+            max_timestamp=_newest(header, payload, kept),
+            record_count=len(kept),
+        ),
+        body,
+    )
+
+
+def runs(payload: bytes, kept: Sequence[Span]) -> list[bytes]:
+    """The bytes of these records, neighbours together."""
+    pieces = []
+    run_start, run_end = kept[0][0], kept[0][5]
+    for span in kept:
+        if span[0] > run_end:
+            pieces.append(payload[run_start:run_end])
+            run_start = span[0]
+        run_end = span[5]
+    pieces.append(payload[run_start:run_end])
+    return pieces
+
+
+def _counted_from(
+    new_base: int, header: BatchHeader, payload: bytes, kept: Sequence[Span]
+) -> list[bytes] | None:
+    """The records with their own times, as seen from another base timestamp.
+
+    None if one is further away than a record can say. Its producer made it up: a tombstone beside it
+    stays without a horizon.
+    """
+    if header.has_log_append_time:
+        return runs(payload, kept)  # what they say themselves is not read
+    shift = header.base_timestamp - new_base
+    deltas = [timestamp_delta(payload, span[0])[0] + shift for span in kept]
+    if min(deltas) < LONG_MIN or max(deltas) > LONG_MAX:
+        return None
+    return [
+        with_timestamp_delta(payload, span[0], span[5], delta)
+        for span, delta in zip(kept, deltas, strict=True)
+    ]
+
+
+def _newest(header: BatchHeader, payload: bytes, kept: Sequence[Span]) -> int:
+    if header.has_log_append_time or len(kept) == header.record_count:
+        return header.max_timestamp
+    newest = header.base_timestamp + max(timestamp_delta(payload, span[0])[0] for span in kept)
+    return min(max(newest, LONG_MIN), LONG_MAX)
+
+
+def _sealed(header: BatchHeader, body: bytes) -> bytes:
+    batch = bytearray(HEADER.pack(*header))
+    batch += body
+    seal_in_place(batch)
+    return bytes(batch)

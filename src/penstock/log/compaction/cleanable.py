@@ -1,0 +1,159 @@
+"""What of a compacted log may be cleaned, whether it is worth it, and in which pieces. Pure.
+
+A log seen from its start: segments that were cleaned before, then dirty ones, then those that must be
+left alone:
+
+    clean             below the first dirty offset; one record of each key
+    dirty             from there to where cleaning must stop
+    left alone        what is not safe yet, what is too young, the segment being written
+
+A cleaning learns the last offset of every key in the dirty part and rewrites all segments up to its
+end without the records that are not the last of their key.
+
+Rule 1: whole segments only, and never one that reaches the high watermark, the last stable offset or
+        the recovery point: `safe_end` is the least of them.
+Rule 2: what was cleaned never spans more offsets than an index can say (KAFKA-5413).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from penstock.limits import LONG_MAX, SEGMENT_OFFSETS_MAX
+from penstock.log.index.time_index import ENTRY_BYTES as INDEX_ENTRY_BYTES_MAX
+from penstock.types import NO_TIMESTAMP, Offset
+
+Subject = TypeVar("Subject")
+
+
+class CleaningPolicy(NamedTuple):
+    dirty_ratio_min: float
+    lag_ms_min: int
+    lag_ms_max: int
+    """LONG_MAX: records may wait for ever."""
+
+
+class SegmentAge(NamedTuple):
+    base_offset: Offset
+    end_offset: Offset
+    size_bytes: int
+    first_timestamp: int
+    """NO_TIMESTAMP where nobody needs to know."""
+    newest_timestamp: int
+
+
+class Dirt(NamedTuple):
+    """What a cleaning of one log would have to do."""
+
+    first_dirty_offset: Offset
+    end_offset: Offset
+    """Of the last segment that may be cleaned."""
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+    """A record has waited for longer than it may."""
+
+    @property
+    def ratio(self) -> float:
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+def first_dirty_offset(checkpoint: Offset | None, segments: Sequence[SegmentAge]) -> Offset:
+    """Where cleaning goes on. A checkpoint that lies outside of the log says nothing about it."""
+    start, active = segments[0].base_offset, segments[-1].base_offset
+    if checkpoint is None or not start <= checkpoint <= active:
+        return start
+    return checkpoint
+
+
+def measure_dirt(
+    segments: Sequence[SegmentAge],
+    checkpoint: Offset | None,
+    safe_end: Offset,
+    policy: CleaningPolicy,
+    now_ms: int,
+) -> Dirt:
+    """The last segment given is the active one. It is never cleaned."""
+    dirty_from = first_dirty_offset(checkpoint, segments)
+    end = segments[0].base_offset
+    clean_bytes = dirty_bytes = 0
+    oldest = now_ms
+    for segment in segments[:-1]:
+        is_dirty = segment.end_offset > dirty_from
+        too_young = policy.lag_ms_min > 0 and segment.newest_timestamp > now_ms - policy.lag_ms_min
+        if segment.end_offset > safe_end or (is_dirty and too_young):
+            break
+        end = segment.end_offset
+        if not is_dirty:
+            clean_bytes += segment.size_bytes
+            continue
+        dirty_bytes += segment.size_bytes
+        if segment.first_timestamp != NO_TIMESTAMP:
+            oldest = min(oldest, segment.first_timestamp)
+    is_overdue = dirty_bytes > 0 and now_ms - oldest > policy.lag_ms_max
+    return Dirt(dirty_from, max(end, dirty_from), clean_bytes, dirty_bytes, is_overdue)
+
+
+def is_worth_cleaning(dirt: Dirt, policy: CleaningPolicy) -> bool:
+    return dirt.dirty_bytes > 0 and (dirt.is_overdue or dirt.ratio > policy.dirty_ratio_min)
+
+
+def must_roll(active: SegmentAge, policy: CleaningPolicy, now_ms: int) -> bool:
+    """Whether the segment being written must be closed, because a record there waits for too long.
+
+    It is closed by whoever looks for something to clean, even if nobody writes to it any more.
+    """
+    if active.size_bytes == 0 or policy.lag_ms_max == LONG_MAX or active.first_timestamp == NO_TIMESTAMP:
+        return False
+    return now_ms - active.first_timestamp > policy.lag_ms_max
+
+
+def ranked(candidates: Iterable[tuple[Subject, Dirt]]) -> list[tuple[Subject, Dirt]]:
+    """Those that are overdue before others, then by the share that is dirty; equals as they came."""
+    return sorted(
+        candidates, key=lambda candidate: (candidate[1].is_overdue, candidate[1].ratio), reverse=True
+    )
+
+
+class Piece(NamedTuple):
+    """A segment as it is before the cleaning."""
+
+    base_offset: Offset
+    end_offset: Offset
+    size_bytes: int
+
+
+class GroupLimits(NamedTuple):
+    segment_bytes: int
+    index_bytes_max: int
+    index_interval_bytes: int
+    segments_max: int
+    """So that taking the cleaned one over never holds up its owner for long."""
+
+
+def group_segments(segments: Sequence[Piece], end_offset: Offset, limits: GroupLimits) -> list[list[Piece]]:
+    """Neighbours that become one segment: even if nothing goes they fit it, its index and its offsets.
+
+    Only segments that begin below `end_offset`.
+    """
+    # An index has at most an entry for each interval of bytes.
+    indexed_bytes = limits.index_bytes_max // INDEX_ENTRY_BYTES_MAX * max(limits.index_interval_bytes, 1)
+    bytes_max = min(limits.segment_bytes, indexed_bytes)
+    groups: list[list[Piece]] = []
+    group_bytes = 0
+    for segment in segments:
+        if segment.base_offset >= end_offset:
+            break
+        fits = (
+            groups
+            and len(groups[-1]) < limits.segments_max
+            and group_bytes + segment.size_bytes <= bytes_max
+            and segment.end_offset - groups[-1][0].base_offset <= SEGMENT_OFFSETS_MAX
+        )
+        if fits:
+            groups[-1].append(segment)
+            group_bytes += segment.size_bytes
+        else:
+            groups.append([segment])
+            group_bytes = segment.size_bytes
+    return groups

@@ -1,0 +1,394 @@
+"""One cleaning of one log: reads segments, writes cleaned ones beside them, and changes nothing else.
+
+It goes on in steps, one for each group of segments that becomes one. What a step wrote is taken over
+before the next begins, so a cleaning needs room for one group: `segment.bytes`, or the largest segment
+where that is more, and its indexes. (A batch in which a tombstone gets its horizon may grow, by ten
+bytes for each record at most.)
+
+Two passes. The first reads the dirty part and notes for every offset whether its record is the last
+of its key. The second goes through all segments from the start of the log: dirty batches are judged
+by those notes, mostly without being opened; clean ones by looking their keys up.
+
+Every cleaned segment covers exactly the offsets of those it replaces. Where whole batches go, one
+batch without records stands for the gap (61 bytes): the checksum of a batch does not cover its
+offset, so that each begins where the one before ends is what proves its place, here as everywhere.
+
+Rule 1: memory is bounded by the job. When it is used up, what was learned so far is cleaned and the
+        answer says how far that was.
+Rule 2: damage ends the cleaning. The segments of the log are only read; whoever asked removes what
+        was written.
+Rule 3: a batch that is not damaged and cannot be opened was written so, while the topic was not
+        compacted. It stays whole, is counted, and takes nothing away from others.
+Rule 4: nothing is reported as cleaned before it is on disk, under a name that ends in `.cleaned`.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from penstock.errors import ConfigError, CorruptData
+from penstock.host.disk import Disk, File
+from penstock.limits import (
+    CLEANER_NOTES_SHARE,
+    CLEANER_READ_BYTES,
+    CLEANER_SYNC_BYTES,
+    CLEANER_WRITE_BYTES,
+)
+from penstock.log.compaction.batch_filter import (
+    Gap,
+    Horizons,
+    emptied,
+    gap_batch,
+    gap_of,
+    horizon_of,
+    is_gap,
+    keeps_control,
+    keeps_tombstones,
+    payload_of,
+    rewritten,
+    spans_of,
+)
+from penstock.log.compaction.cleanable import Piece, group_segments
+from penstock.log.compaction.cleaning_job import CLEANED_SUFFIX, SUFFIXES, Cleaned, Job, Replacement, Step
+from penstock.log.compaction.key_map import KeyMap
+from penstock.log.compaction.record_spans import NO_KEY, Span
+from penstock.log.reading.cold_reading import check_stored, out_of_place
+from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
+from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
+from penstock.types import Buffer, Offset
+
+Pace = Callable[[int], None]
+"""Told after every so many bytes read or written; may wait."""
+
+GONE, LAST, LAST_TOMBSTONE, UNOPENED = 0, 1, 2, 3
+"""What is noted of an offset of the dirty part."""
+
+
+def no_pace(_: int) -> None:
+    return None
+
+
+def clean(disk: Disk, job: Job, pace: Pace = no_pace) -> Iterator[Step]:
+    """Each step blocks for long. Raises CorruptData when what is on disk is not what was written.
+
+    In the order of the log, so that a tombstone never goes before what it deletes. Segments that stay
+    as they are make no step.
+    """
+    learned = _learn(disk, job, pace)
+    groups = group_segments(job.segments, learned.end_offset, job.limits)
+    cleaning = _Cleaning(disk, job, learned, pace)
+    for group in groups:
+        if (made := cleaning.rewrite(group)) is not None:
+            yield made
+    yield Cleaned(
+        end_offset=learned.end_offset,
+        keys=learned.last_offsets.count,
+        bytes_before=sum(piece.size_bytes for group in groups for piece in group),
+        bytes_after=cleaning.bytes_after,
+        records_removed=cleaning.records_removed,
+        keyless_removed=cleaning.keyless_removed + learned.keyless,
+        unopened=cleaning.unopened,
+        first_unopened=cleaning.first_unopened,
+    )
+
+
+# What the dirty part says
+
+
+class _Learned(NamedTuple):
+    last_offsets: KeyMap
+    notes: bytearray
+    """For each offset from the first dirty one."""
+    end_offset: Offset
+    keyless: int
+
+
+def _learn(disk: Disk, job: Job, pace: Pace) -> _Learned:
+    origin, end = job.first_dirty_offset, job.segments[-1].end_offset
+    notes_max = max(job.memory_bytes // CLEANER_NOTES_SHARE, 1)
+    span = min(end - origin, notes_max)
+    keys = KeyMap(memory_bytes=job.memory_bytes - notes_max, keys_max=span)
+    notes = bytearray(span)
+    horizons = Horizons(job.now_ms, job.trusted_ms, job.delete_retention_ms)
+    keyless = 0
+    for piece in job.segments:
+        if piece.end_offset <= origin:
+            continue
+        for header, batch in _batches(disk, job.folder, piece, pace):
+            if header.base_offset < origin or header.is_control:
+                continue
+            if header.record_count == 0:
+                if header.next_offset - origin > len(notes):  # a gap longer than what can be noted
+                    return _Learned(keys, notes, header.next_offset, keyless)
+                continue
+            if header.next_offset - origin > len(notes) or header.record_count > keys.room:
+                if header.base_offset <= origin:
+                    raise ConfigError(
+                        f"log.cleaner.dedupe.buffer.size = {job.memory_bytes} is too small "
+                        f"for the batch at offset {header.base_offset}"
+                    )
+                return _Learned(keys, notes, header.base_offset, keyless)
+            try:
+                keyless += _note(keys, notes, origin, header, payload_of(batch, header), horizons)
+            except CorruptData:
+                first, count = header.base_offset - origin, header.last_offset_delta + 1
+                notes[first : first + count] = bytes((UNOPENED,)) * count
+    return _Learned(keys, notes, end, keyless)
+
+
+def _note(
+    keys: KeyMap, notes: bytearray, origin: Offset, header: BatchHeader, payload: bytes, horizons: Horizons
+) -> int:
+    """Note which records of a batch are the last of their keys so far. Returns how many have no key.
+
+    Raises CorruptData with nothing noted.
+    """
+    put = keys.put
+    base = header.base_offset
+    tombstone = LAST_TOMBSTONE if keeps_tombstones(header, horizons) else GONE
+    keyless = 0
+    for _, delta, key_start, key_end, is_tombstone, _ in spans_of(payload, header):
+        if key_start == NO_KEY:
+            keyless += 1
+            continue
+        offset = base + delta
+        before = put(payload[key_start:key_end], Offset(offset))
+        if before >= 0:
+            notes[before - origin] = GONE
+        notes[offset - origin] = tombstone if is_tombstone else LAST
+    return keyless
+
+
+# Writing what is left
+
+
+class _Cleaning:
+    def __init__(self, disk: Disk, job: Job, learned: _Learned, pace: Pace) -> None:
+        self._disk = disk
+        self._job = job
+        self._learned = learned
+        self._pace = pace
+        self._horizons = Horizons(job.now_ms, job.trusted_ms, job.delete_retention_ms)
+        self._sequences_at = frozenset(job.sequences_at)
+        self.bytes_after = 0
+        self.records_removed = 0
+        self.keyless_removed = 0
+        self.unopened = 0
+        self.first_unopened: Offset | None = None
+
+    def rewrite(self, group: list[Piece]) -> Replacement | None:
+        """None if nothing changes: the segment stays as it is."""
+        cleaned = _CleanedSegment(self._disk, self._job, group[0].base_offset, self._pace)
+        try:
+            for piece in group:
+                for header, batch in _batches(self._disk, self._job.folder, piece, self._pace):
+                    self._pass(header, batch, cleaned)
+            cleaned.end()
+            if cleaned.has_changes or len(group) > 1:
+                cleaned.make_durable()
+        finally:
+            cleaned.close()
+        self.bytes_after += cleaned.size_bytes
+        if not cleaned.has_changes and len(group) == 1:
+            cleaned.remove()
+            return None
+        return Replacement(group[0].base_offset, group[-1].end_offset, cleaned.size_bytes)
+
+    def _pass(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
+        if header.base_offset >= self._learned.end_offset or keeps_control(header):
+            cleaned.copy(header, batch)
+        elif header.record_count == 0:
+            if is_gap(header):
+                cleaned.leave_gap(gap_of(header), is_new=False)
+            elif header.last_offset in self._sequences_at:
+                cleaned.copy(header, batch)
+            else:
+                cleaned.leave_gap(gap_of(header), is_new=True)
+        else:
+            try:
+                self._pass_records(header, batch, cleaned)
+            except CorruptData:  # its checksum holds, and nothing of it was passed yet
+                self._leave_unopened(header, batch, cleaned)
+
+    def _pass_records(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
+        if header.base_offset >= self._job.first_dirty_offset:
+            self._pass_dirty(header, batch, cleaned)
+        else:
+            payload = payload_of(batch, header)
+            self._keep(header, batch, payload, self._kept_by_key(header, payload), cleaned)
+
+    def _leave_unopened(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
+        self.unopened += 1
+        if self.first_unopened is None:
+            self.first_unopened = header.base_offset
+        cleaned.copy(header, batch)
+
+    def _pass_dirty(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
+        """Judged by the notes: opened only if some of its records go, or a tombstone needs its horizon."""
+        first = header.base_offset - self._job.first_dirty_offset
+        notes = self._learned.notes[first : first + header.last_offset_delta + 1]
+        kept_count = len(notes) - notes.count(GONE)
+        needs_horizon = horizon_of(header) is None and notes.count(LAST_TOMBSTONE) > 0
+        if notes[0] == UNOPENED:
+            self._leave_unopened(header, batch, cleaned)
+        elif kept_count == header.record_count and not needs_horizon:
+            cleaned.copy(header, batch)
+        elif kept_count == 0:
+            self._lose(header, cleaned)
+        else:
+            payload = payload_of(batch, header)
+            kept = [span for span in spans_of(payload, header) if notes[span[1]]]
+            self._keep(header, batch, payload, kept, cleaned)
+
+    def _kept_by_key(self, header: BatchHeader, payload: bytes) -> list[Span]:
+        """Of a batch that lies before the dirty part: a key that is known there is newer there."""
+        find = self._learned.last_offsets.find
+        with_tombstones = keeps_tombstones(header, self._horizons)
+        kept = []
+        for span in spans_of(payload, header):
+            _, _, key_start, key_end, is_tombstone, _ = span
+            if key_start == NO_KEY:
+                self.keyless_removed += 1
+            elif (with_tombstones or not is_tombstone) and find(payload[key_start:key_end]) < 0:
+                kept.append(span)
+        return kept
+
+    def _keep(
+        self,
+        header: BatchHeader,
+        batch: memoryview,
+        payload: bytes,
+        kept: list[Span],
+        cleaned: "_CleanedSegment",
+    ) -> None:
+        needs_horizon = horizon_of(header) is None and any(span[4] for span in kept)
+        if len(kept) == header.record_count and not needs_horizon:
+            cleaned.copy(header, batch)
+        elif kept:
+            batch_left = rewritten(header, payload, kept, self._horizons)
+            self.records_removed += header.record_count - len(kept)
+            cleaned.write(batch_left)
+        else:
+            self._lose(header, cleaned)
+
+    def _lose(self, header: BatchHeader, cleaned: "_CleanedSegment") -> None:
+        self.records_removed += header.record_count
+        if header.last_offset in self._sequences_at:
+            cleaned.write(emptied(header))
+        else:
+            cleaned.leave_gap(gap_of(header), is_new=True)
+
+
+class _CleanedSegment:
+    """The files of one cleaned segment while they are written."""
+
+    def __init__(self, disk: Disk, job: Job, base_offset: Offset, pace: Pace) -> None:
+        self._disk = disk
+        self._interval_bytes = job.limits.index_interval_bytes
+        self._pace = pace
+        self._segment = Segment(disk, job.folder, base_offset)
+        """Only its indexes are used: the files have other names."""
+        self._files: list[File] = []
+        self._log = self._create(LOG_SUFFIX)
+        self._waiting = bytearray()
+        """Copies: a view of a few bytes would keep all that was read with them."""
+        self._written = self._synced = 0
+        self._gap: Gap | None = None
+        self.has_changes = False
+
+    @property
+    def size_bytes(self) -> int:
+        return self._segment.size_bytes
+
+    def _create(self, suffix: str) -> File:
+        path = self._segment.path(suffix) + CLEANED_SUFFIX
+        self._disk.remove(path)
+        file = self._disk.open(path, create=True)
+        self._files.append(file)
+        return file
+
+    def copy(self, header: BatchHeader, batch: memoryview) -> None:
+        self._end_gap()
+        self._add(header, batch)
+
+    def write(self, batch: bytes) -> None:
+        self.has_changes = True
+        self._end_gap()
+        self._add(parse_header(batch), batch)
+
+    def leave_gap(self, gap: Gap, *, is_new: bool) -> None:
+        self.has_changes = self.has_changes or is_new or self._gap is not None
+        self._gap = gap if self._gap is None else self._gap.merged(gap)
+
+    def _end_gap(self) -> None:
+        if self._gap is not None:
+            batch = gap_batch(self._gap)
+            self._gap = None
+            self._add(parse_header(batch), batch)
+
+    def _add(self, header: BatchHeader, batch: Buffer) -> None:
+        self._segment.note(header, header.base_offset, header.size, self._interval_bytes)
+        self._waiting += batch
+        if len(self._waiting) >= CLEANER_WRITE_BYTES:
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        self._log.write(self._written, self._waiting)
+        self._pace(len(self._waiting))
+        self._written += len(self._waiting)
+        self._waiting.clear()
+        if self._written - self._synced >= CLEANER_SYNC_BYTES:
+            # Now and then, so that the last sync does not fill the device's queue for seconds.
+            self._disk.sync([self._log], ())
+            self._synced = self._written
+
+    def end(self) -> None:
+        self._end_gap()
+        if self._waiting:
+            self._write_waiting()
+
+    def make_durable(self) -> None:
+        self._segment.seal()
+        self._create(INDEX_SUFFIX).write(0, self._segment.index.to_bytes())
+        self._create(TIME_INDEX_SUFFIX).write(0, self._segment.time_index.to_bytes())
+        self._disk.sync(self._files, ())
+
+    def close(self) -> None:
+        for file in self._files:
+            file.release()
+
+    def remove(self) -> None:
+        for suffix in SUFFIXES:
+            self._disk.remove(self._segment.path(suffix) + CLEANED_SUFFIX)
+
+
+# Reading
+
+
+def _batches(disk: Disk, folder: str, piece: Piece, pace: Pace) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """The batches of a segment, each in its place and held against its checksum."""
+    path = f"{folder}/{segment_name(piece.base_offset)}{LOG_SUFFIX}"
+    file = disk.open(path)
+    try:
+        position, expected = 0, piece.base_offset
+        chunk, at = b"", 0
+        while position < piece.size_bytes:
+            left = piece.size_bytes - position
+            if len(chunk) - at < HEADER_BYTES or parse_header(chunk, at).size > len(chunk) - at:
+                need = parse_header(chunk, at).size if len(chunk) - at >= HEADER_BYTES else 0
+                chunk, at = file.read(position, min(max(CLEANER_READ_BYTES, need), left)), 0
+                pace(len(chunk))
+            header = parse_header(chunk, at)
+            where = f"{path} at {position}"
+            if header.size > len(chunk) - at:
+                raise CorruptData(f"{where}: the segment ends inside a batch")
+            if header.base_offset != expected:
+                raise out_of_place(where, header, expected)
+            check_stored(chunk, header, at, where)
+            yield header, memoryview(chunk)[at : at + header.size]
+            expected = header.next_offset
+            position += header.size
+            at += header.size
+        if expected != piece.end_offset:
+            raise CorruptData(f"{path} ends at offset {expected}, not at {piece.end_offset}")
+    finally:
+        file.release()

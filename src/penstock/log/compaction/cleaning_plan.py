@@ -1,0 +1,109 @@
+"""From a log to the facts that decide about its cleaning, and to the job that carries it out.
+
+`segment_ages` may read from the device and runs in a worker; the rest looks only at what is in memory.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from penstock.limits import CLEANER_GROUP_SEGMENTS_MAX, LONG_MAX
+from penstock.log.compaction.cleanable import CleaningPolicy, Dirt, GroupLimits, Piece, SegmentAge
+from penstock.log.compaction.cleaning_job import Job
+from penstock.log.compaction.swap import is_settled
+from penstock.log.partition_log import PartitionLog
+from penstock.log.reading.cold_reading import header_at
+from penstock.log.segment import Segment
+from penstock.types import NO_TIMESTAMP, Offset
+
+
+class CleaningSetup(NamedTuple):
+    now_ms: int
+    trusted_ms: int
+    delete_retention_ms: int
+    memory_bytes: int
+    bytes_per_second_max: float = float("inf")
+
+
+def with_ends(segments: Sequence[Segment]) -> list[tuple[Segment, Offset]]:
+    """All but the active one, each with where it ends."""
+    return [(segment, after.base_offset) for segment, after in pairwise(segments)]
+
+
+def safe_end(log: PartitionLog, stable_end: Offset) -> Offset:
+    """Up to where segments may be rewritten: they are safe, and nothing is left to be written to them.
+
+    `stable_end` is the high watermark, or the last stable offset where that is lower.
+    """
+    end = min(stable_end, log.recovery_point)
+    for segment, segment_end in with_ends(log.segments):
+        if not is_settled(log, segment, segment_end):
+            return min(end, segment.base_offset)
+    return end
+
+
+def segment_ages(log: PartitionLog, policy: CleaningPolicy) -> list[SegmentAge]:
+    """May wait for the device. The last one is the active segment."""
+    segments = tuple(log.segments)  # the log may roll meanwhile
+    needs_first = policy.lag_ms_max != LONG_MAX
+    ages = [
+        SegmentAge(
+            segment.base_offset,
+            end,
+            segment.size_bytes,
+            _first_timestamp(log, segment) if needs_first else NO_TIMESTAMP,
+            segment.newest_timestamp,
+        )
+        for segment, end in with_ends(segments)
+    ]
+    active = segments[-1]
+    return [
+        *ages,
+        SegmentAge(active.base_offset, log.log_end_offset, active.size_bytes, NO_TIMESTAMP, NO_TIMESTAMP),
+    ]
+
+
+def age_of_active(log: PartitionLog) -> SegmentAge:
+    active = log.active
+    first = NO_TIMESTAMP if active.first_timestamp is None else active.first_timestamp
+    return SegmentAge(active.base_offset, log.log_end_offset, active.size_bytes, first, NO_TIMESTAMP)
+
+
+def _first_timestamp(log: PartitionLog, segment: Segment) -> int:
+    if segment.first_timestamp is None:
+        file = log.disk.open(segment.path())
+        try:
+            segment.first_timestamp = header_at(file, 0).max_timestamp
+        finally:
+            file.release()
+    return segment.first_timestamp
+
+
+def job_for(log: PartitionLog, dirt: Dirt, setup: CleaningSetup) -> Job:
+    return Job(
+        folder=log.folder,
+        segments=[
+            Piece(segment.base_offset, end, segment.size_bytes)
+            for segment, end in with_ends(log.segments)
+            if end <= dirt.end_offset
+        ],
+        first_dirty_offset=dirt.first_dirty_offset,
+        sequences_at=[producer.last.last_offset for _, producer in log.producers.items()],
+        now_ms=setup.now_ms,
+        trusted_ms=setup.trusted_ms,
+        delete_retention_ms=setup.delete_retention_ms,
+        memory_bytes=setup.memory_bytes,
+        limits=GroupLimits(
+            segment_bytes=log.settings.segment_bytes,
+            index_bytes_max=log.settings.index_bytes_max,
+            index_interval_bytes=log.settings.index_interval_bytes,
+            segments_max=CLEANER_GROUP_SEGMENTS_MAX,
+        ),
+        bytes_per_second_max=setup.bytes_per_second_max,
+    )
+
+
+def are_current(log: PartitionLog, pieces: Sequence[Piece]) -> bool:
+    """False if segments were removed since: by retention, or with their topic."""
+    present = {(segment.base_offset, segment.size_bytes) for segment in log.segments}
+    return all((piece.base_offset, piece.size_bytes) in present for piece in pieces)

@@ -1,0 +1,1 @@
+"""Reading a log: from memory, from the device, and by timestamp."""

@@ -1,0 +1,102 @@
+"""When the first record at or after an offset was written, to the second.
+
+The header of a batch tells the time of its first record and the newest of all. Where these are within
+a second of each other the header is the answer and the batch is not opened: ten thousand groups may
+want to know, each of a record somewhere in the middle of a batch. Nor is a batch opened that is too
+large for that: the largest time in its header is then the answer.
+
+Blocks, as all reading does: it runs in a worker thread on values made for it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from penstock.errors import CorruptData
+from penstock.host.disk import File
+from penstock.limits import RECORD_TIME_EXPANDED_BYTES_MAX, RECORD_TIME_RECORDS_MAX, SECOND_MS
+from penstock.log.partition_log import PartitionLog
+from penstock.log.reading.cold_reading import Loaded, SegmentView, find_batch
+from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
+from penstock.protocol.records import timed_records
+from penstock.types import Offset
+
+PRECISION_MS: Final = 1 * SECOND_MS
+
+
+class FirstRecordLimits(NamedTuple):
+    """The largest batch that is opened."""
+
+    records_max: int = RECORD_TIME_RECORDS_MAX
+    expanded_bytes_max: int = RECORD_TIME_EXPANDED_BYTES_MAX
+
+
+FIRST_RECORD_LIMITS: Final = FirstRecordLimits()
+
+
+class FirstTime(NamedTuple):
+    timestamp_ms: int | None
+    """None: the batch holds no record at or after the offset. The answer is in the next one."""
+    next_offset: Offset
+    """Where the next batch begins; the offset that was looked for if no batch reaches it."""
+    loaded: Sequence[Loaded]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRecordRead:
+    segment: SegmentView
+    offset: Offset
+    limits: FirstRecordLimits = FIRST_RECORD_LIMITS
+
+    @property
+    def segments(self) -> Sequence[SegmentView]:
+        return (self.segment,)
+
+    def run(self) -> FirstTime:
+        """Blocks. Raises CorruptData when what is on disk is not what was written."""
+        segment = self.segment
+        file = segment.disk.open(segment.log_path)
+        try:
+            indexes = segment.load_indexes(file)
+            loaded = (Loaded(segment, indexes),)
+            position = find_batch(file, indexes.by_offset, self.offset, segment.size_bytes)
+            if position >= segment.size_bytes:  # compaction may leave nothing behind the last batch
+                return FirstTime(None, self.offset, loaded)
+            header = parse_header(file.read(position, HEADER_BYTES))
+            timestamp_ms = self._time_in(file, position, header)
+            return FirstTime(timestamp_ms, header.next_offset, loaded)
+        finally:
+            file.release()
+
+    def _time_in(self, file: File, position: int, header: BatchHeader) -> int | None:
+        if header.is_control or header.record_count == 0:
+            return None  # markers are not for consumers
+        if header.has_log_append_time:
+            return header.max_timestamp
+        has_all = header.record_count == header.last_offset_delta + 1
+        if has_all and 0 <= header.max_timestamp - header.base_timestamp <= PRECISION_MS:
+            return header.base_timestamp
+        if header.record_count > self.limits.records_max:
+            return header.max_timestamp
+        return self._time_of_record(file.read(position, header.size), header)
+
+    def _time_of_record(self, batch: bytes, header: BatchHeader) -> int | None:
+        """Compaction may have removed the records at the end of a batch."""
+        try:
+            for found, timestamp in timed_records(batch, limit_bytes=self.limits.expanded_bytes_max)[1]:
+                if found >= self.offset:
+                    return timestamp
+        except CorruptData:
+            return header.max_timestamp  # what its producer sent, or too large: its header answers for it
+        return None
+
+
+def plan_first_record(
+    log: PartitionLog,
+    offset: Offset,
+    end_offset: Offset,
+    limits: FirstRecordLimits = FIRST_RECORD_LIMITS,
+) -> FirstRecordRead:
+    """Where to look for the batch that holds `offset`."""
+    assert log.log_start_offset <= offset < end_offset, "somebody must be able to read there"
+    return FirstRecordRead(log.view(log.segment_holding(offset)), offset, limits)

@@ -1,0 +1,352 @@
+"""From a time to an offset, with bounded work.
+
+Timestamps need not ascend, so the answer is defined by the first record, in offset order, whose
+timestamp is at or after the asked one; and for the newest record, by the earliest of those that have
+the largest timestamp. Segments are chosen by the last entry of their time index, batches by their
+indexes and headers, and as a rule one batch is opened.
+
+The largest timestamp in a header is what the producer claims: batches are stored without being opened.
+A header that claims more than its records hold makes a lookup open a batch in vain, so what one lookup
+opens is bounded (`Budget`). Beyond that the header answers for its batch: the answer is then the first
+offset of the batch. Nothing before it is as new as was asked for, so a consumer that begins there reads
+too much and misses nothing. Honest headers never come near the bound.
+
+Rule 1: a lookup runs in a worker thread in steps, so that others take turns with it. A step ends when
+        a batch was opened, or so many headers were passed; no file is open between steps.
+Rule 2: `give_way` is called every few hundred records. It lets the event loop run, and raises when
+        nobody waits for the answer any more.
+Rule 3: batches without records claim nothing: compaction leaves them in the place of what it removed,
+        with the largest timestamp of that.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Final, NamedTuple
+
+from penstock.errors import CorruptData
+from penstock.host.disk import File
+from penstock.limits import (
+    LOOKUP_EXPANDED_BYTES_MAX,
+    LOOKUP_HEADERS_PER_STEP,
+    LOOKUP_RECORDS_MAX,
+    LOOKUP_RECORDS_PER_TURN,
+)
+from penstock.log.reading.cold_reading import Indexes, Loaded, SegmentView, check_stored, find_batch
+from penstock.log.segment import Segment
+from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
+from penstock.protocol.records import timed_records
+from penstock.types import NO_TIMESTAMP, Offset
+
+
+class LookupLimits(NamedTuple):
+    """How long a lookup goes on before others get a turn."""
+
+    headers_per_step: int = LOOKUP_HEADERS_PER_STEP
+    records_per_turn: int = LOOKUP_RECORDS_PER_TURN
+
+
+LOOKUP_LIMITS: Final = LookupLimits()
+
+
+class TimedOffset(NamedTuple):
+    offset: Offset
+    timestamp: int
+
+
+class TimedSegment(NamedTuple):
+    view: SegmentView
+    segment: Segment
+    """Asked only for its newest timestamp, which may have to be read from disk."""
+
+    @property
+    def newest_timestamp(self) -> int:
+        return self.segment.newest_timestamp
+
+
+class TimeLookup(NamedTuple):
+    """Where to look: the records from `start_offset` up to `end_offset`."""
+
+    segments: Sequence[TimedSegment]
+    start_offset: Offset
+    end_offset: Offset
+
+
+class Budget:
+    """What one lookup may still open."""
+
+    def __init__(self, records: int = LOOKUP_RECORDS_MAX, bytes_max: int = LOOKUP_EXPANDED_BYTES_MAX) -> None:
+        self.records = records
+        self.expanded_bytes = bytes_max
+
+
+class Step(NamedTuple):
+    """What one step of a lookup came to."""
+
+    is_done: bool
+    found: TimedOffset | None
+    """The answer, if it is done; None: no record is as new."""
+    loaded: Sequence[Loaded]
+
+
+class _Claim(NamedTuple):
+    """A batch, and what its header says of it."""
+
+    position: int
+    header: BatchHeader
+
+
+_Steps = Generator[None, None, TimedOffset | None]
+
+
+class TimeSearch:
+    """One lookup under way. Made on the event loop; each step is run by a worker thread."""
+
+    def __init__(
+        self,
+        lookup: TimeLookup,
+        timestamp: int | None,
+        give_way: Callable[[], None],
+        budget: Budget | None = None,
+        limits: LookupLimits = LOOKUP_LIMITS,
+    ) -> None:
+        """`timestamp`: None looks for the newest record."""
+        self.segments: Sequence[SegmentView] = [segment.view for segment in lookup.segments]
+        self._lookup = lookup
+        self._give_way = give_way
+        self._budget = budget or Budget()
+        self._limits = limits
+        self._steps = self._newest() if timestamp is None else self._first_at_or_after(timestamp)
+        self._file: File | None = None
+        self._headers_left = 0
+        self._current: Loaded | None = None
+        """The indexes of the segment that is looked at."""
+        self._loaded: list[Loaded] = []
+        """Those that were loaded in this step."""
+
+    def run(self) -> Step:
+        """Blocks. Raises CorruptData if a batch that was looked at is damaged."""
+        self._headers_left = self._limits.headers_per_step
+        try:
+            next(self._steps)
+        except StopIteration as end:
+            return Step(True, end.value, self._taken())
+        finally:
+            self._close()
+        return Step(False, None, self._taken())
+
+    def _taken(self) -> list[Loaded]:
+        loaded, self._loaded = self._loaded, []
+        return loaded
+
+    # The first record that is as new
+
+    def _first_at_or_after(self, timestamp: int) -> _Steps:
+        for segment in self._lookup.segments:
+            if segment.newest_timestamp >= timestamp:
+                found = yield from self._first_in_segment(segment.view, timestamp)
+                if found is not None:
+                    return found if found.offset < self._lookup.end_offset else None
+            yield from self._passed()
+        return None
+
+    def _first_in_segment(self, view: SegmentView, timestamp: int) -> _Steps:
+        position = self._first_position(view, timestamp)
+        while True:
+            claim = yield from self._next_claim(view, position, timestamp)
+            if claim is None:
+                return None
+            for timed in self._records(view, claim):
+                if timed.timestamp >= timestamp:
+                    return timed
+            position = claim.position + claim.header.size
+            yield
+
+    def _first_position(self, view: SegmentView, timestamp: int) -> int:
+        """No batch before this position is as new."""
+        indexes = self._indexes(view)
+        first = Offset(indexes.by_time.offset_before(timestamp) + 1)
+        brought_by = indexes.by_time.offset_at_or_after(timestamp)
+        if brought_by is not None:
+            # Both indexes get their entries at the same batches. The time index has none as new before
+            # this one, so the batches before the last entry of the offset index are older.
+            first = max(first, indexes.by_offset.last_offset_before(brought_by))
+        first = max(first, self._lookup.start_offset)
+        return find_batch(self._opened(view), indexes.by_offset, first, view.size_bytes)
+
+    # The newest record
+
+    def _newest(self) -> _Steps:
+        best: TimedOffset | None = None
+        ranked = yield from self._ranked()
+        for newest, view in ranked:
+            if best is not None and newest < best.timestamp:
+                break
+            is_no_better = best is not None and newest == best.timestamp and view.base_offset > best.offset
+            if is_no_better:
+                continue
+            found = yield from self._newest_in_segment(view, newest)
+            if found is not None and (best is None or _is_better(found, best)):
+                best = found
+        return best
+
+    def _ranked(self) -> Generator[None, None, list[tuple[int, SegmentView]]]:
+        """The segments with what their time index says is their newest timestamp, the largest first."""
+        ranked = []
+        for segment in self._lookup.segments:
+            ranked.append((segment.newest_timestamp, segment.view))
+            yield from self._passed()
+        ranked.sort(key=lambda entry: (-entry[0], entry[1].base_offset))
+        return ranked
+
+    def _newest_in_segment(self, view: SegmentView, newest: int) -> _Steps:
+        start = self._lookup.start_offset
+        first = find_batch(self._opened(view), self._indexes(view).by_offset, start, view.size_bytes)
+        best: TimedOffset | None = None
+        if view.base_offset < start and first < view.size_bytes:
+            # Of the batch that holds the start of the log only some records count, so its header does not.
+            claim = _Claim(first, self._header(view, first))
+            if claim.header.base_offset < start:
+                if claim.header.record_count:
+                    best = self._newest_of(view, claim)
+                first += claim.header.size
+                yield
+        claimed = yield from self._largest_claim(view, first, newest)
+        if claimed is not None and (best is None or claimed.header.max_timestamp > best.timestamp):
+            found = self._newest_of(view, claimed)
+            yield
+            if found is not None and (best is None or found.timestamp > best.timestamp):
+                best = found
+        return best
+
+    def _largest_claim(
+        self, view: SegmentView, first: int, newest: int
+    ) -> Generator[None, None, _Claim | None]:
+        """The first batch from position `first` on that claims the largest timestamp of all in range."""
+        indexes, end = self._indexes(view), self._lookup.end_offset
+        brought_by, last_indexed = (
+            indexes.by_time.newest_before(end),
+            indexes.by_offset.last_offset_before(end),
+        )
+        if brought_by is not None:
+            file = self._opened(view)
+            position = find_batch(file, indexes.by_offset, brought_by, view.size_bytes)
+            if position >= first:
+                best = _Claim(position, self._header(view, position))
+                # What came since both indexes got their last entry is in neither.
+                behind = find_batch(file, indexes.by_offset, max(last_indexed, brought_by), view.size_bytes)
+                later = yield from self._largest_of(view, behind, newest)
+                if later is not None and later.header.max_timestamp > best.header.max_timestamp:
+                    best = later
+                if best.header.record_count:
+                    return best
+        return (yield from self._largest_of(view, first, newest))
+
+    def _largest_of(
+        self, view: SegmentView, position: int, newest: int
+    ) -> Generator[None, None, _Claim | None]:
+        """The same by reading every header. None of them claims more than `newest`."""
+        best: _Claim | None = None
+        while best is None or best.header.max_timestamp < newest:
+            least = NO_TIMESTAMP if best is None else best.header.max_timestamp + 1
+            claim = yield from self._next_claim(view, position, least)
+            if claim is None:
+                break
+            best, position = claim, claim.position + claim.header.size
+        return best
+
+    def _newest_of(self, view: SegmentView, claim: _Claim) -> TimedOffset | None:
+        best: TimedOffset | None = None
+        for timed in self._records(view, claim):
+            if best is None or timed.timestamp > best.timestamp:
+                best = timed
+        return best
+
+    # Headers
+
+    def _next_claim(
+        self, view: SegmentView, position: int, timestamp: int
+    ) -> Generator[None, None, _Claim | None]:
+        """The next batch with records whose header claims a timestamp as new as this."""
+        while position < view.size_bytes:
+            header = self._header(view, position)
+            if header.base_offset >= self._lookup.end_offset:
+                return None
+            if header.record_count and header.max_timestamp >= timestamp:
+                return _Claim(position, header)
+            position += header.size
+            yield from self._passed()
+        return None
+
+    def _passed(self) -> Generator[None, None, None]:
+        """One header, or one segment, was looked at."""
+        self._headers_left -= 1
+        if self._headers_left <= 0:
+            yield
+
+    def _header(self, view: SegmentView, position: int) -> BatchHeader:
+        return parse_header(self._opened(view).read(position, HEADER_BYTES))
+
+    # Records
+
+    def _records(self, view: SegmentView, claim: _Claim) -> Generator[TimedOffset, None, None]:
+        """The records of a batch that are within the log: its first ones may have been deleted.
+
+        A batch may be found here that cannot be opened, or not within the budget. That is what its
+        producer sent, not damage: its header answers for it.
+        """
+        header, start = claim.header, self._lookup.start_offset
+        by_header = TimedOffset(max(header.base_offset, start), header.max_timestamp)
+        batch = self._batch(view, claim)
+        budget, records_per_turn = self._budget, self._limits.records_per_turn
+        if header.record_count > budget.records:
+            yield by_header
+            return
+        budget.records -= header.record_count
+        try:
+            size_bytes, timed = timed_records(batch, limit_bytes=budget.expanded_bytes)
+            budget.expanded_bytes -= size_bytes
+            for number, (offset, timestamp) in enumerate(timed, 1):
+                if offset >= start:
+                    yield TimedOffset(offset, timestamp)
+                if number % records_per_turn == 0:
+                    self._give_way()
+        except CorruptData:
+            yield by_header
+
+    def _batch(self, view: SegmentView, claim: _Claim) -> bytes:
+        position, header = claim
+        batch = self._opened(view).read(position, header.size)
+        if len(batch) < header.size:
+            raise CorruptData(f"{view.log_path} ends inside the batch at {position}")
+        check_stored(batch, header, 0, f"{view.log_path} at {position}")
+        return batch
+
+    # Files
+
+    def _opened(self, view: SegmentView) -> File:
+        if self._file is None or self._file.path != view.log_path:
+            self._close()
+            self._file = view.disk.open(view.log_path)
+        return self._file
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.release()
+            self._file = None
+
+    def _indexes(self, view: SegmentView) -> Indexes:
+        if self._current is None or self._current.segment is not view:
+            self._current = Loaded(view, view.load_indexes(self._opened(view)))
+            self._loaded.append(self._current)
+        return self._current.indexes
+
+
+def look_up(lookup: TimeLookup, timestamp: int | None) -> TimedOffset | None:
+    """The answer at once, for those who have nobody to give way to. Waits for the device."""
+    search = TimeSearch(lookup, timestamp, give_way=lambda: None)
+    while not (step := search.run()).is_done:
+        pass
+    return step.found
+
+
+def _is_better(found: TimedOffset, best: TimedOffset) -> bool:
+    return (found.timestamp, -found.offset) > (best.timestamp, -best.offset)

@@ -1,0 +1,162 @@
+"""The metadata store of a cluster: etcd, asked over its JSON gateway.
+
+Revisions are etcd's own, which count the changes of everybody who shares it; a session is a lease.
+
+Rule 1: a snapshot is of one revision, however many pages it takes.
+Rule 2: a conflict over a key that is still there tells its revision. Of one that was deleted etcd
+        does not know when, and whoever decided on it has to wait for the news or to read again.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+from penstock.host.http_endpoints import HttpEndpoints, client_tls
+from penstock.host.metadata_store import (
+    Change,
+    Committed,
+    Compare,
+    Conflict,
+    Entry,
+    Event,
+    HistoryGone,
+    SessionId,
+    Snapshot,
+    StoreAway,
+    StoreRefuses,
+    require_well_formed,
+)
+from penstock.limits import ETCD_PAGE_ENTRIES, ETCD_PATIENCE_MS_MAX
+from penstock.metadata.etcd.client import EtcdClient, SessionOver
+from penstock.metadata.etcd.messages import (
+    CHANGES_MAX,
+    GRANT,
+    KEEP_ALIVE,
+    RANGE,
+    REVOKE,
+    TRANSACTION,
+    WATCH,
+    KeptLease,
+    Lease,
+    RangeAnswer,
+    TransactionAnswer,
+    Unreadable,
+    decode,
+    encode,
+    probe_request,
+    range_request,
+    transaction_request,
+    watch_request,
+)
+from penstock.metadata.etcd.url import EtcdUrl
+from penstock.metadata.etcd.watch import WatchReading
+
+T = TypeVar("T")
+
+PAGES_READ_AGAIN_MAX = 3
+
+
+class EtcdStore:
+    """A MetadataStore. Made within a running event loop."""
+
+    changes_max = CHANGES_MAX
+
+    def __init__(
+        self,
+        url: EtcdUrl,
+        *,
+        page_entries: int = ETCD_PAGE_ENTRIES,
+        patience_ms_max: int = ETCD_PATIENCE_MS_MAX,
+    ) -> None:
+        """ConfigError if a file that the address names cannot be used."""
+        tls = None if url.tls is None else client_tls(*url.tls)
+        endpoints = HttpEndpoints(url.base_urls, tls)
+        self._client = EtcdClient(endpoints, url.user, url.password, patience_ms_max)
+        self._root = url.root
+        self._page_entries = page_entries
+
+    async def read(self, prefix: str) -> Snapshot:
+        for _ in range(PAGES_READ_AGAIN_MAX):
+            try:
+                return await self._read(prefix)
+            except HistoryGone as gone:
+                problem = gone  # compacted between two pages
+        raise StoreAway(f"etcd compacts faster than it can be read: {problem}")
+
+    async def _read(self, prefix: str) -> Snapshot:
+        entries: dict[str, Entry] = {}
+        after: bytes | None = None
+        revision: int | None = None
+        skip = len(self._root)
+        while True:
+            request = range_request(
+                self._root + prefix, after=after, revision=revision, limit=self._page_entries
+            )
+            page = _read_as(RangeAnswer, await self._client.ask(RANGE, request))
+            if revision is None:
+                revision = page.header.revision
+            for found in page.kvs:
+                entries[found.key[skip:].decode("ascii")] = Entry(found.value, found.mod_revision)
+            if not page.more or not page.kvs:
+                return Snapshot(revision, entries)
+            after = page.kvs[-1].key
+
+    async def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Committed | Conflict:
+        require_well_formed(compares, changes, CHANGES_MAX)
+        request = transaction_request(self._root, compares, changes)
+        try:
+            body = await self._client.transact(TRANSACTION, request)
+        except SessionOver as problem:
+            raise StoreRefuses(f"the session is over; begin a new one ({problem})") from problem
+        answer = _read_as(TransactionAnswer, body)
+        if answer.succeeded:
+            return Committed(answer.header.revision, has_changed=answer.has_changed)
+        return Conflict(_moved_at(compares, answer))
+
+    async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Event, None]:
+        whole = self._root + prefix
+        reading = WatchReading(self._root)
+        request = watch_request(whole, after_revision + 1)
+        async with aclosing(self._client.lines(WATCH, request, probe_request(whole))) as lines:
+            async for line in lines:
+                try:
+                    for event in reading.take(line):
+                        yield event
+                except Unreadable as problem:
+                    raise StoreAway(str(problem)) from problem
+
+    async def begin_session(self, ttl_ms: int) -> SessionId:
+        # In whole seconds, and at least as long as was asked for.
+        request = encode({"TTL": str(-(-ttl_ms // 1000))})
+        return SessionId(_read_as(Lease, await self._client.ask(GRANT, request)).id)
+
+    async def keep_session(self, session: SessionId) -> bool:
+        body = await self._client.ask(KEEP_ALIVE, encode({"ID": str(session)}))
+        return _read_as(KeptLease, body).result.ttl > 0
+
+    async def end_session(self, session: SessionId) -> None:
+        try:
+            await self._client.ask(REVOKE, encode({"ID": str(session)}))
+        except SessionOver:
+            return
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+def _moved_at(compares: Sequence[Compare], answer: TransactionAnswer) -> int | None:
+    """The latest revision of a compared key that has moved and is there."""
+    moved = []
+    for compare, response in zip(compares, answer.responses, strict=True):
+        found = response.response_range.kvs if response.response_range is not None else []
+        if found and found[0].mod_revision != compare.revision:
+            moved.append(found[0].mod_revision)
+    return max(moved, default=None)
+
+
+def _read_as(kind: type[T], body: bytes) -> T:
+    try:
+        return decode(kind, body)
+    except Unreadable as problem:
+        # Something else answers in etcd's stead: what has become of the request is unknown.
+        raise StoreAway(str(problem)) from problem

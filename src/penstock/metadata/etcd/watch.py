@@ -1,0 +1,60 @@
+"""A watch as etcd streams it, made into whole transactions. Nothing here waits.
+
+etcd may put several transactions into one message, and cuts a message that is too long into
+fragments, anywhere. All changes of one revision are in one message or in the fragments of one, so
+what is complete when the last fragment has come is handed on, grouped by revision.
+
+Rule: now and then etcd says that nothing more has happened up to some revision. That is a sign of
+      life and no more: some versions say it before they have sent what did happen.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from penstock.host.metadata_store import Delete, Event, HistoryGone, Put, SessionId, StoreAway, StoreRefuses
+from penstock.metadata.etcd.messages import (
+    WatchAnswer,
+    WatchedEvent,
+    WatchLine,
+    decode,
+    is_refusal,
+    refusal_of,
+)
+
+
+class WatchReading:
+    """Takes the lines of one stream. `root` is left out of the keys."""
+
+    def __init__(self, root: str) -> None:
+        self._root_length = len(root)
+        self._fragments: list[WatchedEvent] = []
+
+    def take(self, line: bytes) -> Iterator[Event]:
+        """The transactions that this line completes. HistoryGone, StoreAway, StoreRefuses: it is over."""
+        said = decode(WatchLine, line)
+        if said.result is None:
+            raise StoreAway(f"etcd ended the watch: {said.error}")
+        answer = said.result
+        if answer.canceled:
+            raise _end_of(answer)
+        self._fragments += answer.events
+        if answer.fragment:
+            return
+        events, self._fragments = self._fragments, []
+        for revision, group in groupby(events, key=lambda event: event.kv.mod_revision):
+            yield Event(revision, tuple(map(self._change, group)))
+
+    def _change(self, event: WatchedEvent) -> Put | Delete:
+        key = event.kv.key[self._root_length :].decode("ascii")
+        if event.type == "DELETE":
+            return Delete(key)
+        return Put(key, event.kv.value, SessionId(event.kv.lease) if event.kv.lease else None)
+
+
+def _end_of(answer: WatchAnswer) -> Exception:
+    if answer.compact_revision:
+        return HistoryGone(f"etcd has compacted its history up to revision {answer.compact_revision}")
+    reason = answer.cancel_reason or "it does not say why"
+    if is_refusal(reason):
+        return StoreRefuses(refusal_of(reason))
+    return StoreAway(f"etcd cancelled the watch: {reason}")

@@ -1,0 +1,1 @@
+"""What must hold of a simulated cluster, checked from outside of the brokers."""

@@ -1,0 +1,69 @@
+"""What has been committed to a partition that is compacted: records instead of batches.
+
+A cleaner rewrites batches, so only records can be compared:
+
+    each record that a replica has    is the one that was committed at its offset
+    the last record of each key       is there, if it has a value
+    offsets                           have no hole from batch to batch
+
+Deletions (records without a value) are left to `sim/compacted.py`: a follower that was unavailable for longer
+than delete.retention.ms never learns of one, as in Kafka.
+"""
+
+from penstock.log.partition_log import PartitionLog
+from penstock.protocol.records import Record
+from penstock.sim.cluster.checks.ledger import Ledger, Span, Stored
+from penstock.sim.compacted import records_in
+from penstock.sim.disk import SimDisk
+
+
+class CompactedLedger(Ledger):
+    _records: dict[int, Record]
+    """By offset; made with the first batch that is shown."""
+
+    def entered(self, stored: Stored) -> None:
+        if not self.batches:
+            self._records = {}
+        for _, found in records_in(stored.content):
+            for record in found:
+                self._records[record.offset] = record
+
+    def begins(self, leader: int, epoch: int, span: Span) -> None:
+        last = self._last_shown_before(epoch)
+        if last is not None:
+            sentence = f"node-{leader} leads in epoch {epoch} and ends at {span.end}; {last} was committed"
+            self.require(span.end >= last.next_offset, sentence)
+
+    def require_all(self, node_id: int, span: Span | None) -> None:
+        if span is not None and not self._nodes[node_id].has_lost_disk:
+            sentence = f"node-{node_id} joins and ends at {span.end}; {self.end} was committed"
+            self.require(span.end >= self.end, sentence)
+
+    def compare_records(self, node_id: int, disk: SimDisk, log: PartitionLog) -> None:
+        """A replica in sync, while nobody replaces its segments."""
+        assert log.is_at_rest
+        if not self.batches:
+            return
+        present: set[int] = set()
+        expected = None
+        for segment in log.segments:
+            content = disk.peek(segment.path())[: segment.size_bytes]
+            for header, found in records_in(content):
+                sentence = f"node-{node_id} has {header} where {expected} follows"
+                self.require(expected in (None, header.base_offset), sentence)
+                expected = header.next_offset
+                for record in found:
+                    self._require_committed(node_id, record)
+                    present.add(record.offset)
+        for key, last in self._last_of_each_key().items():
+            sentence = f"node-{node_id} has not the last record of {key!r}, at {last.offset}"
+            self.require(last.value is None or last.offset in present, sentence)
+
+    def _require_committed(self, node_id: int, record: Record) -> None:
+        """What is not shown yet may come to nothing."""
+        if record.offset < self.end:
+            committed = self._records.get(record.offset)
+            self.require(committed == record, f"node-{node_id} has {record} where {committed} was committed")
+
+    def _last_of_each_key(self) -> dict[bytes | None, Record]:
+        return {record.key: record for _, record in sorted(self._records.items())}

@@ -1,0 +1,80 @@
+"""Logs of one partition that have a batch of one leader epoch in one place are the same up to there.
+
+And what a broker takes for flushed is on its platter, and epochs never fall from batch to batch.
+
+Strategy: each copy is read along as it is flushed. Of each batch it is remembered, for all copies, what came
+before it. So a batch that is in two copies in the same place under the same epoch is compared once for each,
+and what lies before it has been compared already.
+"""
+
+from typing import NamedTuple
+
+from penstock.log.partition_log import PartitionLog
+from penstock.sim.cluster.checks.ledger import Copy
+from penstock.sim.cluster.node import SimNode
+from penstock.sim.history import Violation
+
+
+class Link(NamedTuple):
+    base_offset: int
+    next_offset: int
+    epoch: int
+    crc: int
+    before: tuple[int, int]
+    """Where the batch before it begins, and its epoch."""
+
+
+NOTHING = (-1, -1)
+
+
+class Chains:
+    """Of one partition, on all nodes."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._known: dict[tuple[int, int], Link] = {}
+        """By offset and epoch."""
+        self._chains: dict[int, list[Link]] = {}
+        self._copies: dict[int, Copy] = {}
+
+    def cut(self, node_id: int, end: int) -> None:
+        """The log of that node is another, or ends earlier than it did."""
+        chain = self._chains.setdefault(node_id, [])
+        while chain and chain[-1].next_offset > end:
+            chain.pop()
+
+    def flushed(self, node: SimNode, log: PartitionLog) -> None:
+        node_id = node.id
+        chain, copy = self._chains.setdefault(node_id, []), self._copies.get(node_id)
+        if copy is None:
+            copy = self._copies[node_id] = Copy(node, self._name)
+        if chain and chain[-1].next_offset <= log.log_start_offset:
+            # The log was begun anew from its start on, or nothing before its start can be read. Of that a
+            # follower may keep a batch of another epoch: its leader does not know any more what was there.
+            chain.clear()
+        end = chain[-1].next_offset if chain else log.log_start_offset
+        while end < log.flushed_end_offset:
+            # A start may lie within a batch.
+            stored = copy.at(end) if chain else copy.covering(end)
+            if stored is None:
+                raise Violation(
+                    f"{self._name}: node-{node_id} says {log.flushed_end_offset} is flushed; {end} is not"
+                )
+            header = stored.header
+            before = (chain[-1].base_offset, chain[-1].epoch) if chain else NOTHING
+            link = Link(header.base_offset, header.next_offset, header.leader_epoch, header.crc, before)
+            self._require(node_id, link)
+            chain.append(link)
+            end = link.next_offset
+
+    def _require(self, node_id: int, link: Link) -> None:
+        if link.epoch < link.before[1]:
+            raise Violation(f"{self._name}: on node-{node_id} the epoch falls: {link}")
+        key = link.base_offset, link.epoch
+        known = self._known.setdefault(key, link)
+        if NOTHING in (known.before, link.before):
+            # The first batch of a log that starts there tells nothing of what was before it.
+            self._known[key] = link if known.before == NOTHING else known
+            known, link = known._replace(before=NOTHING), link._replace(before=NOTHING)
+        if known != link:
+            raise Violation(f"{self._name}: node-{node_id} has {link} where another has {known}")

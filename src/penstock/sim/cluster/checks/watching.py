@@ -1,0 +1,276 @@
+"""After every event of a broker: what must hold of its partitions, looked at from outside.
+
+    one leader for an epoch    no two processes lead a partition under the same leader epoch, and nobody
+                               answers under another epoch than the one that was named
+    the high watermark         of a leader never goes back, is never past the end of its log, and moves only
+                               while enough replicas are in sync
+    what it passes             is entered into the ledger, which compares the disks of all who may be in sync
+    who counts for it          has heard of the leader's epoch: no earlier leader can tell him any more to cut
+                               what he has confirmed
+    a cut, and a start         leave those who are in sync, or eligible, everything that was shown
+    what is flushed            is on the platter, and the same on all who have it (matching.py)
+    the start of a log         moves on a leader that was asked to delete records or whose topic has a
+                               retention, no further than that allows; followers only follow it, unless
+                               they led when they were asked, and who leads next has what was confirmed
+
+Strategy: an event runs code of one process or two, and only what those have can have changed. What has not
+moved since the last look costs one comparison.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from penstock.broker.broker import RunningBroker
+from penstock.metadata.durability import eligible
+from penstock.metadata.facts import GROUP_TOPIC
+from penstock.metadata.image import ClusterImage, Topic
+from penstock.metadata.keys import topic_id_text
+from penstock.replication.partition import Partition
+from penstock.sim.cluster.checks.compacted_ledger import CompactedLedger
+from penstock.sim.cluster.checks.ledger import Ledger, Place, Span
+from penstock.sim.cluster.checks.matching import Chains
+from penstock.sim.cluster.extras import NO_LIMIT, Extras
+from penstock.sim.cluster.node import SimNode
+from penstock.sim.history import Violation
+from penstock.sim.processes import SimProcess
+from penstock.types import TopicPartition
+
+CUTS: Final = 0
+HIGH: Final = 2
+START: Final = 3
+OBJECTS_MAX: Final = 200
+"""Of partitions that are gone some are kept until there are so many."""
+
+
+Looked = tuple[int, int, int, int]
+"""Of a partition: how often it was cut, up to where it is flushed, its high watermark, and its start."""
+
+
+class Heard(NamedTuple):
+    epoch: int
+    at: float
+
+
+class Watching:
+    def __init__(
+        self,
+        nodes: dict[int, SimNode],
+        image: Callable[[], ClusterImage],
+        now: Callable[[], float],
+        extras: Extras,
+    ) -> None:
+        """`image`: what the metadata store holds at this moment."""
+        self._extras = extras
+        self._image = image
+        self._now = now
+        self._nodes = nodes
+        self._order = tuple(nodes.values())
+        self.ledgers: dict[Place, Ledger] = {}
+        self._leaders: dict[tuple[Place, int], SimProcess] = {}
+        self._seen: dict[int, dict[Partition, Looked]] = {number: {} for number in nodes}
+        """Of each object, when it was last looked at."""
+        self._chains: dict[Place, Chains] = {}
+        self._epochs: dict[int, dict[Place, Heard]] = {number: {} for number in nodes}
+        """Of each node's process, the latest epoch that it has heard of."""
+        self._processes: dict[int, SimProcess] = {}
+
+    def ledger(self, partition: Partition) -> Ledger:
+        return self.ledger_of((partition.topic_id, partition.name.partition), str(partition.name))
+
+    def ledger_of(self, place: Place, name: str) -> Ledger:
+        found = self.ledgers.get(place)
+        if found is None:
+            # Only the topic of the coordinator is compacted.
+            is_compacted = self._extras.compacts and name.startswith(f"{GROUP_TOPIC}-")
+            kind = CompactedLedger if is_compacted else Ledger
+            on_platter = self._extras.flushes_before_ack
+            found = self.ledgers[place] = kind(name, self._nodes, on_platter=on_platter)
+        return found
+
+    def look(self) -> None:
+        """After an event."""
+        for node in self._order:
+            process = node.process
+            if process.has_run:
+                process.has_run = False
+                if node.serving is not None:
+                    self._look_at(node, process, node.serving)
+
+    def _look_at(self, node: SimNode, process: SimProcess, running: RunningBroker) -> None:
+        seen = self._seen[node.id]
+        if self._processes.get(node.id) is not process:
+            self._processes[node.id] = process
+            seen.clear()
+            self._epochs[node.id].clear()
+            for chains in self._chains.values():
+                chains.cut(node.id, 0)  # what it did before it was looked at is not known
+        for partition in running.storage.partitions:
+            log = partition.log
+            now = log.cuts, log.flushed_end_offset, partition.high_watermark, log.log_start_offset
+            before = seen.get(partition)
+            if before != now:
+                seen[partition] = now
+                self._moved(node, partition, before)
+        if len(seen) > OBJECTS_MAX:
+            there = set(running.storage.partitions)
+            self._seen[node.id] = {each: state for each, state in seen.items() if each in there}
+
+    def _moved(self, node: SimNode, partition: Partition, before: Looked | None) -> None:
+        leading, high = partition.leading, partition.high_watermark
+        if partition.offline is not None:
+            return
+        ledger = self.ledger(partition)
+        place = (partition.topic_id, partition.name.partition)
+        chains = self._chains.setdefault(place, Chains(ledger.name))
+        if before is None:
+            self._epochs[node.id][place] = Heard(partition.leader_epoch, self._now())
+        if before is None or before[CUTS] != partition.log.cuts:
+            chains.cut(node.id, partition.log.log_end_offset)
+            self._check_in_sync(node, partition, ledger)
+            self._check_producers(node, partition)
+        is_compacted = isinstance(ledger, CompactedLedger)
+        if partition.failure is None and not partition.log.is_truncating and not is_compacted:
+            chains.flushed(node, partition.log)
+        if before is None or before[START] != partition.log.log_start_offset:
+            self._check_start(node, partition, ledger, before)
+        if leading is None:
+            return
+        where = f"{partition.name} on {node}"
+        if before is None:
+            self._begin(node, partition, ledger)
+        elif high < before[HIGH]:
+            raise Violation(f"{where}: the high watermark goes back from {before[HIGH]} to {high}")
+        if high > partition.log.log_end_offset:
+            raise Violation(f"{where}: {high} is shown and it ends at {partition.log.log_end_offset}")
+        if before is not None and high > before[HIGH]:
+            self._check_epochs(node, partition, leading.maximal_isr)
+        if high <= ledger.end:
+            return
+        if not leading.has_enough:
+            raise Violation(f"{where}: {high} is shown with too few in sync: {leading}")
+        # Who is in sync says the store, and the leader, who may have proposed others meanwhile. It may also
+        # count somebody who is no replica any more, and has removed what he had.
+        isr = leading.maximal_isr.intersection(self._replicas(partition)).union(self._who_has_all(partition))
+        ledger.shown(node.id, partition.leader_epoch, high, isr=isr)
+
+    def require_epoch(self, node_id: int, place: Place, epoch: int, asked_at: float) -> None:
+        """It has answered somebody who asked under this epoch."""
+        heard = self._heard(node_id, place)
+        if heard is not None and heard.epoch != epoch and heard.at < asked_at:
+            raise Violation(f"node-{node_id} answers about {place[1]} under epoch {epoch}, and is in {heard}")
+
+    def leads(self, node_id: int, place: Place, epoch: int) -> bool:
+        """Whether its process has led in that epoch. Others answer too, and may have heard less."""
+        return self._leaders.get((place, epoch)) is self._nodes[node_id].process
+
+    def _heard(self, node_id: int, place: Place) -> Heard | None:
+        """None: its process has not been looked at yet."""
+        is_same = self._processes.get(node_id) is self._nodes[node_id].process
+        return self._epochs[node_id].get(place) if is_same else None
+
+    def _check_epochs(self, node: SimNode, partition: Partition, members: frozenset[int]) -> None:
+        place = (partition.topic_id, partition.name.partition)
+        for member in members - {node.id}:
+            heard = self._heard(member, place)
+            if heard is not None and heard.epoch < partition.leader_epoch:
+                where = f"{partition.name} on {node}, in epoch {partition.leader_epoch}"
+                raise Violation(f"{where}: node-{member} counts, and has heard only of {heard}")
+
+    def _replicas(self, partition: Partition) -> tuple[int, ...]:
+        """As the store has them."""
+        topic = self._image().topics_by_id.get(partition.topic_id)
+        return () if topic is None else topic.partitions[partition.name.partition].replicas
+
+    def _who_has_all(self, partition: Partition) -> tuple[int, ...]:
+        """Who may be elected, as the store has it: in sync, or eligible."""
+        image = self._image()
+        topic = image.topics_by_id.get(partition.topic_id)
+        if topic is None:
+            return ()
+        state = topic.partitions[partition.name.partition]
+        return (*state.isr, *eligible(image, topic, state))
+
+    def joined(self, topic: Topic, index: int, node_id: int) -> None:
+        """It is in sync from now on: it has everything that was ever shown."""
+        ledger = self.ledger_of((topic.id, index), str(TopicPartition(topic.name, index)))
+        serving = self._nodes[node_id].serving
+        partition = None if serving is None else serving.storage.partitions.find_by_id(topic.id, index)
+        ledger.require_all(node_id, None if partition is None else _span(partition))
+
+    def _check_start(
+        self, node: SimNode, partition: Partition, ledger: Ledger, before: Looked | None
+    ) -> None:
+        start, where = partition.log.log_start_offset, f"{partition.name} on {node}"
+        if start <= ledger.start_max:
+            if partition.leading is not None and before is not None and start < before[START]:
+                raise Violation(f"{where}: the start goes back from {before[START]} to {start}")
+        elif partition.leading is None and self._has_begun_deletion(node, partition, ledger):
+            # Its leadership ended while the new start was being stored: whoever asked is told that it did.
+            ledger.start_max = start
+        elif partition.leading is None:
+            raise Violation(f"{where}: it starts at {start}; no leader started after {ledger.start_max}")
+        elif start > partition.high_watermark:
+            raise Violation(
+                f"{where}: it starts at {start}, behind {partition.high_watermark}, which is shown"
+            )
+        elif start > ledger.asked_start and not self._may_expire(node, partition, ledger):
+            raise Violation(f"{where}: records below {start} are gone, and nobody asked for that")
+        else:
+            ledger.start_max = start
+
+    def _has_begun_deletion(self, node: SimNode, partition: Partition, ledger: Ledger) -> bool:
+        """Whether this node led when it was asked to delete what lies before the start, perhaps in an earlier
+        process."""
+        place = (partition.topic_id, partition.name.partition)
+        leaders = (self._leaders.get((place, epoch)) for epoch in range(partition.leader_epoch + 1))
+        has_led = any(leader is not None and leader.host == node.host for leader in leaders)
+        return has_led and partition.log.log_start_offset <= ledger.asked_start
+
+    def _may_expire(self, node: SimNode, partition: Partition, ledger: Ledger) -> bool:
+        """Whether the retention of the topic lets go of all before the start."""
+        extras, log = self._extras, partition.log
+        size = sum(segment.size_bytes for segment in log.segments)
+        is_too_much = extras.retention_bytes != NO_LIMIT and size >= extras.retention_bytes
+        expires_ms = node.wall_ms() - extras.retention_ms
+        is_old = extras.retention_ms != NO_LIMIT and ledger.newest_below(log.log_start_offset) < expires_ms
+        return is_too_much or is_old
+
+    def _check_in_sync(self, node: SimNode, partition: Partition, ledger: Ledger) -> None:
+        """Opened, or cut: who may be elected still has everything that was ever shown."""
+        end = partition.log.log_end_offset
+        is_known = node.has_lost_disk or _is_missed(node, partition)
+        if end < ledger.end and not is_known and node.id in self._who_has_all(partition):
+            raise Violation(f"{partition.name}: {node} may lead and ends at {end}; {ledger.end} was shown")
+
+    def _check_producers(self, node: SimNode, partition: Partition) -> None:
+        """What was cut off is not remembered."""
+        end = partition.log.log_end_offset
+        for producer_id, producer in partition.log.producers.items():
+            if producer.last.last_offset >= end:
+                raise Violation(
+                    f"{partition.name}: {node} ends at {end} and remembers {producer.last} of {producer_id}"
+                )
+
+    def _begin(self, node: SimNode, partition: Partition, ledger: Ledger) -> None:
+        key = (partition.topic_id, partition.name.partition), partition.leader_epoch
+        other = self._leaders.setdefault(key, node.process)
+        if other is not node.process:
+            raise Violation(f"{partition.name}: {other} and {node.process} lead in epoch {key[1]}")
+        ledger.begins(node.id, partition.leader_epoch, _span(partition))
+        topic = self._image().topics_by_id.get(partition.topic_id)
+        state = None if topic is None else topic.partitions[partition.name.partition]
+        if state is not None and (state.leader, state.leader_epoch) == (node.id, partition.leader_epoch):
+            ledger.require_start(node.id, partition.log.log_start_offset)
+
+
+def _span(partition: Partition) -> Span:
+    return Span(partition.log.log_start_offset, partition.log.log_end_offset)
+
+
+def _is_missed(node: SimNode, partition: Partition) -> bool:
+    """Whether the process found at its start that its copy is damaged or gone. It tells the cluster so before
+    it is admitted."""
+    if node.serving is None:
+        return False
+    missing = node.serving.storage.partitions.lost.get(topic_id_text(partition.topic_id), ())
+    return partition.name.partition in missing

@@ -1,0 +1,223 @@
+"""Producers. Each writes to one partition, batch after batch, several on their way at once.
+
+The idempotent one does what clients of Kafka do: what was not acknowledged is sent again, as it was and in
+order, until it is. It is never told that its own next batch is out of order: that would mean that what was
+acknowledged before it is gone.
+
+The careless one (acks=1) sends each batch once. It is there to leave records on leaders that nobody else has.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.errors import ErrorCode
+from penstock.protocol.batches import parse_header
+from penstock.protocol.messages.init_producer_id import INIT_PRODUCER_ID, InitProducerIdRequest
+from penstock.protocol.messages.produce import (
+    PRODUCE,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from penstock.protocol.records import Record, build_batch
+from penstock.sim.clock import WALL_BEGINS_MS
+from penstock.sim.cluster.clients.client import TROUBLE, Client, Topic
+from penstock.types import NO_OFFSET, TopicId
+
+if TYPE_CHECKING:
+    from penstock.sim.cluster.cluster import SimCluster
+
+LOOKS_SHARE: Final = 0.1
+ACKS_ALL: Final = -1
+ACKS_LEADER: Final = 1
+TIMEOUT_MS: Final = 1_500
+# The answer says that the batch is not in the log, or not known to be safe: it is sent again.
+AGAIN: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+
+
+Outcomes = list[ErrorCode | None]
+"""None: nobody said."""
+
+
+class Sent(NamedTuple):
+    number: int
+    data: bytes
+
+
+class Producer:
+    def __init__(self, cluster: "SimCluster", name: str, topic: str, index: int) -> None:
+        self.name = name
+        self._client = Client(cluster, name)
+        self._cluster = cluster
+        self._topic = topic
+        self._index = index
+        self._producer_id = -1
+        self._records = 0
+        self._batches = 0
+        self._unacknowledged: list[Sent] = []
+        self.acknowledged = 0
+        self._end = 0
+        """Of what was acknowledged."""
+        self.is_idle = False
+        """It was told to stop, and everything is acknowledged."""
+
+    def start(self) -> None:
+        self._client.run(self._run())
+
+    async def _run(self) -> None:
+        while self._producer_id < 0:
+            await self._introduce()
+        cluster, plan = self._cluster, self._cluster.plan
+        while True:
+            while cluster.is_producing and self._span < plan.in_flight:
+                self._unacknowledged.append(self._next())
+            if self._unacknowledged:
+                await self._send_all()
+            self.is_idle = not self._unacknowledged
+            await self._client.rest(plan.pause_seconds)
+
+    @property
+    def _span(self) -> int:
+        """From the first that is not acknowledged to the last that was made: a broker remembers five."""
+        return self._batches + 1 - self._unacknowledged[0].number if self._unacknowledged else 0
+
+    async def _introduce(self) -> None:
+        try:
+            answer = await self._client.ask(self._client.anybody(), INIT_PRODUCER_ID, InitProducerIdRequest())
+            if answer.error_code == ErrorCode.NONE:
+                self._producer_id = answer.producer_id
+                self._cluster.noted(f"{self._client.name} is {answer.producer_id}")
+                return
+        except TROUBLE:
+            pass  # somebody else answers, or later
+        await self._client.rest()
+
+    def _next(self) -> Sent:
+        random = self._client.random
+        now_ms = WALL_BEGINS_MS + int(self._cluster.loop.now * 1000)
+        count = random.choice((1, 1, 2, 5))
+        padding = b"." * random.choice((0, 20, 300))
+        values = [
+            b"%s %d %s" % (self._client.name.encode(), self._records + n, padding) for n in range(count)
+        ]
+        records = [Record(NO_OFFSET, now_ms, None, value) for value in values]
+        batch = build_batch(
+            records, producer_id=self._producer_id, producer_epoch=0, base_sequence=self._records
+        )
+        self._records += count
+        self._batches += 1
+        return Sent(self._batches, batch)
+
+    async def _send_all(self) -> None:
+        """Everything that is not acknowledged, one behind the other; then look at all the answers."""
+        found = await self._client.leader(self._topic, self._index)
+        if found is None:
+            return
+        topic, leader = found
+        sent = tuple(self._unacknowledged)
+        end_before = self._end
+        ways = (0, 1) if self._client.random.random() < self._cluster.plan.repeats else (0,)
+        if len(ways) > 1:
+            self._cluster.struck["duplicate"] += len(sent)
+        # Of what is sent twice, on two connections, the answers to the first count.
+        outcomes, *_ = await asyncio.gather(*(self._send(topic.id, leader, sent, way) for way in ways))
+        done = {each.number for each, code in zip(sent, outcomes, strict=True) if code is ErrorCode.NONE}
+        first = next((code for code in outcomes if code is not ErrorCode.NONE), ErrorCode.NONE)
+        if first is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            self._cluster.violate(f"{self.name}: {first.name} although all before it was acknowledged")
+        if first is not ErrorCode.NONE:
+            self._client.forget(self._topic)
+            await self._client.rest()
+        self._unacknowledged = [each for each in self._unacknowledged if each.number not in done]
+        self.acknowledged += len(done)
+        if self._end > end_before and self._client.random.random() < LOOKS_SHARE:
+            await self._look_for_own(topic, leader)
+
+    async def _look_for_own(self, topic: Topic, leader: int) -> None:
+        """What was acknowledged can be seen, whoever it is that answers."""
+        end = None
+        with suppress(*TROUBLE):
+            end = await self._client.end(self._topic, self._index, leader, topic.epochs[self._index])
+        if end is not None and end < self._end:
+            self._cluster.violate(f"{self.name} is told that {end} is the end, and has written {self._end}")
+
+    async def _send(
+        self, topic_id: TopicId, leader: int, sent: tuple[Sent, ...], way: int
+    ) -> list[ErrorCode | None]:
+        """What became of each."""
+        try:
+            await self._client.connect(leader, way)
+        except TROUBLE:
+            return [None] * len(sent)
+        return list(await asyncio.gather(*(self._ask(topic_id, leader, each, way) for each in sent)))
+
+    async def _ask(self, topic_id: TopicId, leader: int, sent: Sent, way: int) -> ErrorCode | None:
+        part = PartitionProduceData(self._index, memoryview(bytearray(sent.data)))
+        data = TopicProduceData(self._topic, topic_id, [part])
+        request = ProduceRequest(None, ACKS_ALL, TIMEOUT_MS, [data])
+        try:
+            answer = await self._client.ask(leader, PRODUCE, request, way=way)
+        except TROUBLE:
+            return None
+        outcome = answer.responses[0].partition_responses[0]
+        code = ErrorCode(outcome.error_code)
+        if code is ErrorCode.NONE:
+            header = parse_header(sent.data)
+            self._cluster.ledger(topic_id, self._topic, self._index).acknowledged(header, outcome.base_offset)
+            self._end = max(self._end, outcome.base_offset + header.next_offset - header.base_offset)
+            self._cluster.noted(f"{self._client.name} {sent.number} at {outcome.base_offset}")
+        elif code not in AGAIN and code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            self._cluster.violate(f"{self._client.name} is told {code.name}: {outcome.error_message}")
+        return code
+
+
+class CarelessProducer:
+    def __init__(self, cluster: "SimCluster", name: str, topic: str, indexes: Sequence[int]) -> None:
+        """`indexes`: of the partitions. Each batch goes to one of them."""
+        self._client = Client(cluster, name)
+        self._cluster = cluster
+        self._topic = topic
+        self._indexes = indexes
+
+    def start(self) -> None:
+        self._client.run(self._run())
+
+    async def _run(self) -> None:
+        number = 0
+        while self._cluster.is_producing:
+            number += 1
+            now_ms = WALL_BEGINS_MS + int(self._cluster.loop.now * 1000)
+            batch = build_batch([Record(NO_OFFSET, now_ms, None, b"careless %d" % number)])
+            await self._send(batch)
+            await self._client.rest(self._cluster.plan.pause_seconds)
+
+    async def _send(self, batch: bytes) -> None:
+        index = self._indexes[0] if len(self._indexes) == 1 else self._client.random.choice(self._indexes)
+        found = await self._client.leader(self._topic, index)
+        if found is None:
+            return
+        topic, leader = found
+        part = PartitionProduceData(index, memoryview(bytearray(batch)))
+        data = TopicProduceData(self._topic, topic.id, [part])
+        try:
+            answer = await self._client.ask(
+                leader, PRODUCE, ProduceRequest(None, ACKS_LEADER, TIMEOUT_MS, [data])
+            )
+            code = answer.responses[0].partition_responses[0].error_code
+        except TROUBLE:
+            code = -1
+        if code:
+            self._client.forget(self._topic)

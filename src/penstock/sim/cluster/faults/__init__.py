@@ -1,0 +1,1 @@
+"""Simulated faults: crashes, network cuts, bit rot, ambushes, deposed leaders."""

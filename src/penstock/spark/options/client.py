@@ -1,0 +1,13 @@
+"""From options to a client of the cluster."""
+
+from penstock.spark.options.access import Access
+from penstock.spark.pool import ClientSettings
+
+
+def client_settings(access: Access, *, timeout_s: float | None = None) -> ClientSettings:
+    return ClientSettings(
+        bootstrap=access.bootstrap,
+        client_id=access.client_id,
+        tls=access.tls,
+        timeout_s=access.timeout_s if timeout_s is None else timeout_s,
+    )

@@ -1,0 +1,331 @@
+"""What a user said in `.option(...)`, checked and typed.
+
+Names, precedence and defaults are those of Spark's own Kafka source and sink, so that changing the
+format's name is the whole migration. Pure: what is wrong in itself is found here, before anything is
+connected; what is wrong only beside the cluster (no such topic) is found by whoever asks it.
+
+Rule 1: every message names the option, its value and what to give instead.
+Rule 2: settings are plain values that can be pickled: Spark sends them to every executor.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from penstock.errors import ConfigError
+from penstock.limits import INT_MAX, MIB
+from penstock.protocol.compression import Codec
+from penstock.spark.options.access import Access, access_of
+from penstock.spark.options.names import (
+    KAFKA_READ,
+    KAFKA_WRITE,
+    READ,
+    WRITE,
+    check_names,
+)
+from penstock.spark.options.values import (
+    EARLIEST,
+    LATEST,
+    Given,
+    milliseconds,
+    one_of,
+    partition_offsets,
+    partition_times,
+    partitions,
+    whole_number,
+)
+from penstock.types import TopicPartition
+
+_FETCH_BYTES: Final = 8 * MIB
+_FETCH_BYTES_MIN: Final = 64 * 1024
+_TRIGGER_DELAY_MS_MAX: Final = 15 * 60_000
+_DISCOVERY_MS: Final = 1_000
+_BATCH_RECORDS_PER_TASK: Final = 1_000_000
+"""Batch reads cut larger ranges: tasks that are seconds long, whatever the number of partitions."""
+_WRITE_BYTES: Final = 1_000_000
+"""Below the largest batch that topics take by default (`max.message.bytes`)."""
+
+
+ISOLATION_OPTION: Final = "kafka.isolation.level"
+READ_COMMITTED: Final = "read_committed"
+READ_UNCOMMITTED: Final = "read_uncommitted"
+ISOLATION_LEVELS: Final = {READ_COMMITTED: True, READ_UNCOMMITTED: False}
+
+
+class Topics(NamedTuple):
+    names: tuple[str, ...]
+
+
+class Pattern(NamedTuple):
+    text: str
+
+    def matches(self, topic: str) -> bool:
+        """As Java's Pattern.matches: the whole name."""
+        return re.fullmatch(self.text, topic) is not None
+
+
+class Partitions(NamedTuple):
+    partitions: frozenset[TopicPartition]
+
+
+Subscription = Topics | Pattern | Partitions
+
+
+class AtOffsets(NamedTuple):
+    """-1 is latest, -2 earliest."""
+
+    offsets: dict[TopicPartition, int]
+
+
+class AtTime(NamedTuple):
+    timestamp_ms: int
+
+
+class AtTimes(NamedTuple):
+    timestamps_ms: dict[TopicPartition, int]
+
+
+class Everywhere(NamedTuple):
+    """The same special offset for every partition."""
+
+    offset: int
+
+
+Place = Everywhere | AtOffsets | AtTime | AtTimes
+
+
+def may_move(place: Place, *, latest_if_no_match: bool) -> bool:
+    """Whether it can be another one when it is looked up again a little later."""
+    if isinstance(place, AtOffsets):
+        return LATEST in place.offsets.values()
+    return place == Everywhere(LATEST) or (isinstance(place, AtTime | AtTimes) and latest_if_no_match)
+
+
+class Limits(NamedTuple):
+    """How much one trigger of a stream takes."""
+
+    offsets_max: int | None = None
+    offsets_min: int | None = None
+    bytes_max: int | None = None
+    delay_ms_max: int = _TRIGGER_DELAY_MS_MAX
+
+    @property
+    def are_any(self) -> bool:
+        return any(limit is not None for limit in (self.offsets_max, self.offsets_min, self.bytes_max))
+
+
+class ReadSettings(NamedTuple):
+    access: Access
+    subscription: Subscription
+    start: Place
+    end: Place
+    latest_if_no_match: bool
+    limits: Limits
+    tasks_min: int | None
+    records_per_task_max: int | None
+    fail_on_data_loss: bool
+    include_headers: bool
+    read_committed: bool
+    fetch_bytes: int
+    discovery_ms: int
+    group: str | None
+    group_prefix: str | None
+    mirror: bool
+
+
+class WriteSettings(NamedTuple):
+    access: Access
+    topic: str | None
+    codec: Codec
+    acks: int
+    is_idempotent: bool
+    batch_bytes_max: int
+    include_timestamp: bool
+
+
+# Reading
+
+
+def batch_read_settings(options: Mapping[str, str]) -> ReadSettings:
+    given = Given(options)
+    start = _place(given, "starting", Everywhere(EARLIEST))
+    end = _place(given, "ending", Everywhere(LATEST))
+    _refuse_special(start, LATEST, "startingOffsets is latest: a batch read would find nothing")
+    _refuse_special(end, EARLIEST, "endingOffsets is earliest: a batch read would find nothing")
+    _check_order(start, end)
+    settings = _read_settings(options, given, start, end)
+    if settings.records_per_task_max is None and settings.tasks_min is None:
+        return settings._replace(records_per_task_max=_BATCH_RECORDS_PER_TASK)
+    return settings
+
+
+def stream_read_settings(options: Mapping[str, str]) -> ReadSettings:
+    given = Given(options)
+    for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+        if given.text(name) is not None:
+            raise ConfigError(f"option {name} is for batch reads; a stream ends when it is stopped")
+    start = _place(given, "starting", Everywhere(LATEST))
+    return _read_settings(options, given, start, Everywhere(LATEST))
+
+
+def includes_headers(options: Mapping[str, str]) -> bool:
+    """What the columns of a read depend on."""
+    check_names(options, READ, KAFKA_READ)
+    return Given(options).flag("includeHeaders", default=False)
+
+
+def _read_settings(options: Mapping[str, str], given: Given, start: Place, end: Place) -> ReadSettings:
+    check_names(options, READ, KAFKA_READ)
+    return ReadSettings(
+        access=access_of(given),
+        subscription=_subscription(given),
+        start=start,
+        end=end,
+        latest_if_no_match=_latest_if_no_match(given),
+        limits=_limits(given),
+        tasks_min=given.number("minPartitions"),
+        records_per_task_max=given.number("maxRecordsPerPartition"),
+        fail_on_data_loss=given.flag("failOnDataLoss", default=True),
+        include_headers=given.flag("includeHeaders", default=False),
+        read_committed=_read_committed(given),
+        fetch_bytes=_fetch_bytes(given),
+        discovery_ms=_or(given.number("partition.metadata.cache.ttl.ms", least=0), _DISCOVERY_MS),
+        group=given.text("kafka.group.id") or given.text("queryName"),
+        group_prefix=given.text("groupIdPrefix"),
+        mirror=given.flag("mirrorOffsets", default=True),
+    )
+
+
+def _subscription(given: Given) -> Subscription:
+    names = ("subscribe", "subscribePattern", "assign")
+    said = [(name, text) for name in names if (text := given.text(name)) is not None]
+    if len(said) != 1:
+        problem = "none is" if not said else "more than one is: " + ", ".join(name for name, _ in said)
+        raise ConfigError(f"one of the options {', '.join(names)} must say what to read, and {problem}")
+    [(name, text)] = said
+    if name == "assign":
+        return Partitions(partitions(name, text))
+    if name == "subscribePattern":
+        return Pattern(_pattern(text.strip()))
+    topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
+    if not topics:
+        raise ConfigError(f"option subscribe is {text!r}; give the name of a topic, or several with commas")
+    return Topics(topics)
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"option subscribePattern is {text!r}, no regular expression: {error}") from error
+    if not text:
+        raise ConfigError("option subscribePattern is empty; give a regular expression such as orders-.*")
+    return text
+
+
+def _place(given: Given, which: str, default: Place) -> Place:
+    """A time for everything wins over times, and these over offsets: the order of the official source."""
+    if (text := given.text(f"{which}Timestamp")) is not None:
+        return AtTime(whole_number(f"{which}Timestamp", text, least=0))
+    if (text := given.text(f"{which}OffsetsByTimestamp")) is not None:
+        return AtTimes(partition_times(f"{which}OffsetsByTimestamp", text))
+    if (text := given.text(f"{which}Offsets")) is None:
+        return default
+    special = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
+    if special is not None:
+        return Everywhere(special)
+    if not text.strip().startswith("{"):
+        raise ConfigError(f"option {which}Offsets is {text!r}; give earliest, latest or JSON with offsets")
+    return AtOffsets(partition_offsets(f"{which}Offsets", text))
+
+
+def _refuse_special(place: Place, offset: int, problem: str) -> None:
+    if place == Everywhere(offset):
+        raise ConfigError(problem)
+    if isinstance(place, AtOffsets) and (found := [p for p, at in place.offsets.items() if at == offset]):
+        raise ConfigError(f"{problem} in {found[0]}")
+
+
+def _check_order(start: Place, end: Place) -> None:
+    match start, end:
+        case AtOffsets(first), AtOffsets(last):
+            what = "Offsets"
+        case AtTimes(first), AtTimes(last):
+            what = "OffsetsByTimestamp"
+        case AtTime(begin), AtTime(until) if begin > until:
+            raise ConfigError(f"startingTimestamp {begin} is after endingTimestamp {until}")
+        case _:
+            return
+    if different := sorted(first.keys() ^ last.keys()):
+        raise ConfigError(f"starting{what} and ending{what} name different partitions: {different[0]}")
+    for partition, begin in first.items():
+        until = last[partition]
+        if begin > until and begin >= 0 and until >= 0:
+            raise ConfigError(f"starting{what} of {partition} is {begin}, after ending{what}, {until}")
+
+
+def _latest_if_no_match(given: Given) -> bool:
+    name = "startingOffsetsByTimestampStrategy"
+    return one_of(name, given.text(name) or "error", {"error": False, "latest": True})
+
+
+def _limits(given: Given) -> Limits:
+    delay = given.text("maxTriggerDelay")
+    limits = Limits(
+        given.number("maxOffsetsPerTrigger"),
+        given.number("minOffsetsPerTrigger"),
+        given.number("maxBytesPerTrigger"),
+        _TRIGGER_DELAY_MS_MAX if delay is None else milliseconds("maxTriggerDelay", delay),
+    )
+    least, most = limits.offsets_min, limits.offsets_max
+    if least is not None and most is not None and least > most:
+        raise ConfigError(f"minOffsetsPerTrigger, {least}, is higher than maxOffsetsPerTrigger, {most}")
+    return limits
+
+
+def _read_committed(given: Given) -> bool:
+    """By default, unlike Kafka's consumers: what a transaction took back was never meant to be read."""
+    return one_of(ISOLATION_OPTION, given.text(ISOLATION_OPTION) or READ_COMMITTED, ISOLATION_LEVELS)
+
+
+def _fetch_bytes(given: Given) -> int:
+    said = given.number("kafka.fetch.max.bytes", most=INT_MAX)
+    said = said or given.number("kafka.max.partition.fetch.bytes", most=INT_MAX)
+    return _FETCH_BYTES if said is None else max(said, _FETCH_BYTES_MIN)
+
+
+# Writing
+
+
+def write_settings(options: Mapping[str, str]) -> WriteSettings:
+    given = Given(options)
+    check_names(options, WRITE, KAFKA_WRITE)
+    topic = (given.text("topic") or "").strip()
+    codecs = {codec.name.lower(): codec for codec in Codec}
+    # Who asks for no answer gets one all the same: a write that failed must not look like one that did not.
+    levels = {"all": -1, "-1": -1, "1": 1, "0": 1}
+    acks = one_of("kafka.acks", given.text("kafka.acks") or "all", levels)
+    return WriteSettings(
+        access=access_of(given),
+        topic=topic or None,
+        codec=one_of("kafka.compression.type", given.text("kafka.compression.type") or "none", codecs),
+        acks=acks,
+        is_idempotent=_is_idempotent(given, acks),
+        batch_bytes_max=_or(given.number("kafka.max.request.size", most=INT_MAX), _WRITE_BYTES),
+        include_timestamp=given.flag("includeTimestamp", default=False),
+    )
+
+
+def _is_idempotent(given: Given, acks: int) -> bool:
+    """As with Kafka's producer: unless something else is asked for that it cannot be with."""
+    is_idempotent = given.flag("kafka.enable.idempotence", default=acks == -1)
+    if is_idempotent and acks != -1:
+        raise ConfigError(
+            f"kafka.acks is {given.text('kafka.acks')}, and an idempotent producer needs all: give acks all, "
+            "or leave kafka.enable.idempotence out"
+        )
+    return is_idempotent
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value

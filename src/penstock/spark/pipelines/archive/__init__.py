@@ -1,0 +1,1 @@
+"""`archive`: topics written to a lake, each record exactly once."""

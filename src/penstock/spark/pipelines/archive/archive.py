@@ -1,0 +1,339 @@
+"""`archive`: the records of topics as a table of files, each record exactly once.
+
+    topics ── ranges of offsets ──▶ micro-batches ── tasks fetch and write ──▶ Parquet, Delta, Iceberg
+
+Strategy: a plain streaming query with a checkpoint. Spark's checkpoint says which offsets a batch has; the
+table says which batches it holds (`lake/`). A run that dies is started again with the same words. What Spark
+hands from task to task are offsets; records go from the broker to the files (`archive_tasks.py`).
+
+Rule 1: what is wrong is found before Spark is started where that is possible: it takes seconds.
+Rule 2: a table that holds records of a topic goes on with the checkpoint that wrote them, or not at all:
+        another one would begin at the start of the topic.
+Rule 3: records that retention removed before they were archived stop the pipeline. Who goes on without them
+        (`allow_loss`) is told how many, and so is the table. They count from where the topics began when the
+        archive was first started.
+Rule 4: one run at a time. Two of one checkpoint could not both commit, but both would read everything, and
+        the second would note its own start as the first. So the lock is taken before anything is noted.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.errors import CommandFailed
+from penstock.limits import DAY_MS
+from penstock.spark.lake.compaction import TARGET_BYTES
+from penstock.spark.lake.description import (
+    Description,
+    check_checkpoint,
+    check_folder,
+    make_table,
+    open_table,
+)
+from penstock.spark.lake.partitioning import PartitionBy
+from penstock.spark.lake.table import OURS, Compacted, LakeTable, Recorded
+from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION, READ_COMMITTED
+from penstock.spark.pipelines.archive import archive_tasks
+from penstock.spark.pipelines.common import report
+from penstock.spark.pipelines.common.checkpoint import claim, is_new, make_folder, noted_starts
+from penstock.spark.pipelines.common.cluster import cluster, ids_of, partitions_of
+from penstock.spark.pipelines.common.progress import Progress, Step, lag
+from penstock.spark.pipelines.common.run_lock import alone
+from penstock.spark.pipelines.common.running import Stop, failures_told, loss_told, run
+from penstock.spark.source.offsets import Position, to_document
+from penstock.types import TopicId, TopicPartition
+from penstock.wire.cluster import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+BATCH_COLUMN: Final = "ingestBatch"
+ROWS_PER_BATCH: Final = 2_000_000
+ROWS_PER_TASK_MIN: Final = 100_000
+EVERY_S: Final = 10.0
+COMPACT_EVERY_S: Final = 600.0
+LEFTOVER_MS: Final = DAY_MS
+"""Files that no commit names are removed when they are older. No batch takes as long."""
+
+Tell = Callable[[str], None]
+
+
+class ArchiveSettings(NamedTuple):
+    topics: tuple[str, ...]
+    folder: Path
+    """Of the table, absolute."""
+    access: Mapping[str, str]
+    """Options that say how the brokers are reached, as `format("penstock")` takes them."""
+    format: str = "parquet"
+    partition_by: PartitionBy = PartitionBy.DAY
+    compression: str = "snappy"
+    checkpoint: Path | None = None
+    name: str | None = None
+    """Of the query, and of the group that shows its lag."""
+    once: bool = False
+    every_s: float = EVERY_S
+    rows_per_batch: int = ROWS_PER_BATCH
+    compact: bool = False
+    allow_loss: bool = False
+    """Go on where the topic begins now, if it no longer has what was to be archived next."""
+    isolation: str = READ_COMMITTED
+
+    @property
+    def query_name(self) -> str:
+        return self.name or f"archive-{'-'.join(sorted(self.topics))}"
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        return self.checkpoint or self.folder / OURS / "checkpoints" / self.query_name
+
+    @property
+    def description(self) -> Description:
+        return Description(self.format, self.partition_by)
+
+    @property
+    def read_options(self) -> dict[str, str]:
+        return {
+            **self.access,
+            "subscribe": ",".join(self.topics),
+            "startingOffsets": "earliest",
+            "includeHeaders": "true",
+            "maxOffsetsPerTrigger": str(self.rows_per_batch),
+            "failOnDataLoss": "false" if self.allow_loss else "true",
+            ISOLATION_OPTION: self.isolation,
+        }
+
+
+class ArchiveReport(NamedTuple):
+    name: str
+    topics: tuple[str, ...]
+    table: str
+    format: str
+    rows: int
+    bytes: int
+    files: int
+    batches: int
+    seconds: float
+    lag: int
+    ends: dict[str, dict[str, int]]
+    """One past the last offset that the table holds of each partition."""
+    lost: int
+    """Offsets that the topics no longer had when they were to be archived."""
+    compacted: Compacted
+    removed: int
+    checkpoint: str
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.rows / self.seconds if self.seconds else 0.0
+
+    def document(self) -> dict[str, Any]:
+        rest = {"compacted": self.compacted._asdict(), "rows_per_s": self.rows_per_s}
+        return report.document({"pipeline": "archive", **self._asdict(), **rest})
+
+    def lines(self) -> list[str]:
+        compacted = f"{self.compacted.files_before:,} files became {self.compacted.files_after:,}"
+        return report.lines(
+            {
+                "archived": ", ".join(self.topics),
+                "to": f"{self.table} ({self.format})",
+                "rows": self.rows,
+                "size": report.size_text(self.bytes),
+                "files": self.files,
+                "batches": self.batches,
+                "seconds": self.seconds,
+                "rows/s": round(self.rows_per_s),
+                "lag left": self.lag,
+                "lost": f"{self.lost:,} offsets were gone before they were archived" if self.lost else None,
+                "compacted": compacted if self.compacted.files_before else None,
+                "removed": f"{self.removed:,} files of failed attempts" if self.removed else None,
+                "checkpoint": self.checkpoint,
+            }
+        )
+
+
+def check(settings: ArchiveSettings) -> Position:
+    """All that can be found wrong without Spark. Makes the table and the checkpoint, if they are new.
+
+    Where the topics began when the archive was first started.
+    """
+    with _claimed(settings) as starts:
+        return starts
+
+
+@contextmanager
+def _claimed(settings: ArchiveSettings) -> Iterator[Position]:
+    """Where the topics began when the archive was first started. No other run has the checkpoint by then."""
+    with cluster(settings.access) as client:
+        partitions = partitions_of(client, settings.topics)
+        ids = ids_of(client, settings.topics)
+        firsts = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
+    check_checkpoint(settings.folder, settings.checkpoint_folder)
+    folder = settings.checkpoint_folder
+    if not check_folder(settings.folder, settings.description) and not is_new(folder):
+        raise CommandFailed(
+            f"the checkpoint {folder} is in use and there is no table in {settings.folder}: what was "
+            "archived would be missing. Bring the table back, or begin anew with another --to and "
+            "--checkpoint"
+        )
+    make_folder(folder)
+    with alone(folder, "archive", "Wait for it, or end it"):
+        _claim(settings, partitions, ids)
+        yield noted_starts(folder, {partition: offset for partition, (offset, _) in firsts.items()})
+
+
+def _claim(
+    settings: ArchiveSettings, partitions: Sequence[TopicPartition], ids: Mapping[str, TopicId]
+) -> None:
+    folder = settings.checkpoint_folder
+    make_table(settings.folder, settings.description)
+    with open_table(settings.folder) as table:
+        ends = table.ends(partitions)
+    if ends and is_new(folder):
+        partition, end = next(iter(ends.items()))
+        raise CommandFailed(
+            f"{settings.folder} already holds {partition.topic}/{partition.partition} up to offset {end}, "
+            f"and the checkpoint {folder} is new: it would begin at the start and bring these records again. "
+            "Give --name or --checkpoint as in the run that wrote the table, or another --to"
+        )
+    wanted = {"pipeline": "archive", "topics": ",".join(settings.topics), "table": str(settings.folder)}
+    claim(folder, wanted, ids, instead="another --to (and another --checkpoint, if you gave one)")
+
+
+def archive(spark: "SparkSession", settings: ArchiveSettings, stop: Stop, tell: Tell) -> ArchiveReport:
+    """Until all is archived that was there at the start (`once`), or until a stop is asked for."""
+    with _claimed(settings) as starts:
+        return _archived(spark, settings, starts, stop, tell)
+
+
+def _archived(
+    spark: "SparkSession", settings: ArchiveSettings, starts: Position, stop: Stop, tell: Tell
+) -> ArchiveReport:
+    began = time.monotonic()
+    with failures_told():
+        archive_tasks.register(spark)
+        query = _start(spark, settings, starts)
+        app = query.id
+    with open_table(settings.folder) as table:
+        before = table.recorded(app)
+        housekeeping = _Housekeeping(settings)
+        progress = _Progress(settings.query_name, _starts(settings, table))
+        with loss_told():
+            run(query, progress, stop, tell, None if settings.once else housekeeping.when_due)
+        seconds = time.monotonic() - began
+        after = table.recorded(app)
+    if settings.compact:
+        housekeeping.do()
+    return _report(settings, progress, (before, after), seconds, housekeeping)
+
+
+def _start(spark: "SparkSession", settings: ArchiveSettings, starts: Position) -> "StreamingQuery":
+    # One partition of a large batch is read by several tasks, so that few partitions keep all cores busy.
+    # A small batch is not cut: it would be as many small files.
+    share = max(settings.rows_per_batch // spark.sparkContext.defaultParallelism, ROWS_PER_TASK_MIN)
+    stream = (
+        spark.readStream.format(archive_tasks.SOURCE)
+        .options(**settings.read_options)
+        .option("maxRecordsPerPartition", str(share))
+        .load()
+    )
+    writer = (
+        stream.writeStream.format(archive_tasks.SINK)
+        .options(**{f"{archive_tasks.READ}{name}": value for name, value in settings.read_options.items()})
+        .queryName(settings.query_name)
+        .option("checkpointLocation", str(settings.checkpoint_folder))
+        .option("path", str(settings.folder))
+        .option("lakeFormat", settings.format)
+        .option("partitionBy", settings.partition_by.value)
+        .option("batchColumn", BATCH_COLUMN)
+        .option("compression", settings.compression)
+        .option(archive_tasks.STARTS, json.dumps(to_document(starts)))
+    )
+    if settings.once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{settings.every_s} seconds").start()
+
+
+class _Progress(Progress):
+    """Counts records by their offsets: to Spark, a range of them is one row."""
+
+    def __init__(self, name: str, starts: Position) -> None:
+        super().__init__(name)
+        self._reached = dict(starts)
+
+    def add(self, step: Step) -> bool:
+        records = sum(max(end - self._reached.get(each, 0), 0) for each, end in step.ends.items())
+        is_new = super().add(step._replace(rows=records if step.rows else 0))
+        if is_new:
+            self._reached |= step.ends
+        return is_new
+
+
+def _starts(settings: ArchiveSettings, table: LakeTable) -> Position:
+    """Where the run begins, for all that one can tell before Spark has said so."""
+    with cluster(settings.access) as client:
+        partitions = partitions_of(client, settings.topics, existed=True)
+        found = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
+    ends = table.ends(partitions)
+    return {each: max(offset, ends.get(each, 0)) for each, (offset, _) in found.items()}
+
+
+class _Housekeeping:
+    """Small files put together, and files of failed attempts removed."""
+
+    def __init__(self, settings: ArchiveSettings) -> None:
+        self._settings = settings
+        self._due = time.monotonic() + COMPACT_EVERY_S
+        self.compacted = Compacted()
+        self.removed = 0
+
+    def when_due(self) -> None:
+        if self._settings.compact and time.monotonic() >= self._due:
+            self.do()
+            self._due = time.monotonic() + COMPACT_EVERY_S
+
+    def do(self) -> None:
+        with open_table(self._settings.folder) as table:
+            before, after = table.compact(TARGET_BYTES)
+            self.removed += len(table.vacuum(older_than_ms=time.time_ns() // 1_000_000 - LEFTOVER_MS))
+        done = self.compacted
+        self.compacted = Compacted(done.files_before + before, done.files_after + after)
+
+
+def _report(
+    settings: ArchiveSettings,
+    progress: Progress,
+    recorded: tuple[Recorded, Recorded],
+    seconds: float,
+    housekeeping: _Housekeeping,
+) -> ArchiveReport:
+    before, after = recorded
+    with cluster(settings.access) as client, open_table(settings.folder) as table:
+        partitions = partitions_of(client, settings.topics, existed=True)
+        found = client.offsets(
+            dict.fromkeys(partitions, LATEST), read_committed=ISOLATION_LEVELS[settings.isolation]
+        )
+        ends = dict(table.ends(partitions))
+    # The source may be further than the table: marks of transactions have offsets and are no rows.
+    read = progress.last.ends if progress.last is not None else {}
+    reached = {each: max(ends.get(each, 0), read.get(each, 0)) for each in partitions}
+    return ArchiveReport(
+        name=settings.query_name,
+        topics=settings.topics,
+        table=str(settings.folder),
+        format=settings.format,
+        rows=after.rows - before.rows,
+        bytes=after.bytes - before.bytes,
+        files=after.files - before.files,
+        batches=progress.batches,
+        seconds=seconds,
+        lag=lag({partition: offset for partition, (offset, _) in found.items()}, reached),
+        ends=to_document(ends),
+        lost=after.lost - before.lost,
+        compacted=housekeeping.compacted,
+        removed=housekeeping.removed,
+        checkpoint=str(settings.checkpoint_folder),
+    )

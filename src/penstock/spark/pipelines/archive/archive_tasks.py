@@ -1,0 +1,184 @@
+"""What moves through Spark while topics are archived: which records, and not the records.
+
+    format("penstock-ranges") ── topic, id, partition, start, end ──▶ format("penstock-archive") ──▶ files
+
+Strategy: a source and a sink that belong together. The source gives one row for each task, which says what
+the task has to read. The sink's part of the same task fetches those records, decodes them and writes the
+files. Records that went through Spark would be handed to Java, taken apart into rows, put together again
+and handed back, which costs more than all the rest.
+
+Rule 1: Spark's checkpoint and the table's commits are the same as if records were rows: a range is read
+        again as often as its task, and always in whole.
+Rule 2: the table is told which offsets were read, not only which have rows: marks of transactions have
+        offsets and are no rows, and what the topic no longer had is counted as lost.
+Rule 3: a table that is older than the checkpoint is refused. Of a partition that it holds nothing of, it
+        should hold all from where the topic began when the archive was first started (STARTS); of one that
+        came later, all that is still there.
+Rule 4: how the cluster is reached are options of both, those of the sink with READ in front of their names.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+
+from penstock.spark.lake.files import TaskFiles, add_spans
+from penstock.spark.lake.sink import LakeWriter, refuse_overwriting, register_once
+from penstock.spark.lake.table import Batch, LakeRefused, LakeTable, Piece, Span
+from penstock.spark.options.client import client_settings
+from penstock.spark.options.options import stream_read_settings
+from penstock.spark.pool import borrowed
+from penstock.spark.source.discovery import earliest_of
+from penstock.spark.source.offsets import Range, from_document
+from penstock.spark.source.reading import read_range
+from penstock.spark.source.stream_source import StreamReader
+from penstock.spark.table import BEYOND, Table, full_schema
+from penstock.types import Offset, TopicId, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SOURCE: Final = "penstock-ranges"
+SINK: Final = "penstock-archive"
+READ: Final = "read."
+STARTS: Final = "archiveStarts"
+"""The option with the offsets at which the topics began when the archive was first started."""
+COLUMNS: Final = (
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType",
+    "key",
+    "value",
+    "headers",
+    BEYOND,
+)
+RANGE: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("start", LongType()),
+        StructField("end", LongType()),
+        StructField("topicId", BinaryType()),
+        StructField("count", IntegerType()),
+    ]
+)
+
+
+def register(spark: "SparkSession") -> None:
+    register_once(spark, RangeSource)
+    register_once(spark, ArchiveSink)
+
+
+class RangeSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return SOURCE
+
+    def schema(self) -> StructType:
+        return RANGE
+
+    def streamReader(self, schema: StructType) -> "RangeReader":
+        return RangeReader(stream_read_settings(self.options), _records_table())
+
+
+class RangeReader(StreamReader):
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        task = self.begun(partition)
+        (topic, number), start, end, topic_id = task.wanted
+        place = {"topic": topic, "partition": number, "topicId": topic_id}
+        row = {**place, "start": start, "end": end, "count": task.count}
+        yield pa.RecordBatch.from_pylist([row], to_arrow_schema(RANGE, timezone="UTC"))
+
+
+class ArchiveSink(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return SINK
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "ArchiveWriter":
+        refuse_overwriting(overwrite)
+        return ArchiveWriter(self.options)
+
+
+class ArchiveWriter(LakeWriter):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options, COLUMNS)
+        self._settings = stream_read_settings(_read_options(options))
+        self._starts = from_document(json.loads(options.get(STARTS) or "{}"))
+        self._table = _records_table()
+
+    def rows(self, given: Iterator[pa.RecordBatch], files: TaskFiles) -> Iterator[pa.RecordBatch]:
+        files.expect(to_arrow_schema(_records_schema(), timezone="UTC"))
+
+        def lost(offsets: int) -> None:
+            files.lost += offsets
+
+        for wanted, count in _ranges(given):
+            span = Span(wanted.start, wanted.end)
+            add_spans(files.spans, {wanted.partition: span})
+            files.pieces.append(Piece(wanted.partition, span, count))
+            yield from read_range(self._settings, self._table, wanted, lost)
+
+    def spans(self, given: Iterator[pa.RecordBatch]) -> dict[TopicPartition, Span]:
+        """Without reading them: they may be gone by now."""
+        found: dict[TopicPartition, Span] = {}
+        for wanted, _ in _ranges(given):
+            add_spans(found, {wanted.partition: Span(wanted.start, wanted.end)})
+        return found
+
+    def checked(self, batch: Batch, table: LakeTable) -> Batch:
+        """Ranges follow one another, so a gap is what the table has lost, such as one from a backup."""
+        held = dict(table.ends(batch.spans))
+        new = [each for each, span in batch.spans.items() if each not in held and span.start > 0]
+        gaps = {
+            each: batch.spans[each].start - end
+            for each, end in (held | self._beginnings(new)).items()
+            if batch.spans[each].start > end
+        }
+        if gaps and self._settings.fail_on_data_loss:
+            partition, gap = next(iter(gaps.items()))
+            retention = "" if partition in held else ", or retention removed them before they were archived"
+            raise LakeRefused(
+                f"the table lacks {gap} offsets of {partition.topic}/{partition.partition} before "
+                f"{batch.spans[partition].start}, which were to be archived: the table is older than the "
+                f"checkpoint{retention}. Use the newest state of the table, begin anew with another --to, or "
+                "give --allow-loss to go on without them"
+            )
+        return batch._replace(lost=batch.lost + sum(gaps.values()))
+
+    def _beginnings(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the archive of them began. If nobody noted it, where the topic begins now: no later."""
+        noted = {each: self._starts[each] for each in partitions if each in self._starts}
+        if not (unknown := [each for each in partitions if each not in noted]):
+            return noted
+        with borrowed(client_settings(self._settings.access)) as client:
+            return noted | earliest_of(client, unknown, self._settings)
+
+
+def _ranges(given: Iterator[pa.RecordBatch]) -> Iterator[tuple[Range, int]]:
+    """Each with how many the batch was planned with."""
+    return ((_range(row), row["count"]) for ranges in given for row in ranges.to_pylist())
+
+
+def _range(row: Mapping[str, Any]) -> Range:
+    partition = TopicPartition(row["topic"], row["partition"])
+    return Range(partition, Offset(row["start"]), Offset(row["end"]), TopicId(row["topicId"]))
+
+
+def _records_table() -> Table:
+    return Table(_records_schema())
+
+
+def _records_schema() -> StructType:
+    schema = full_schema(include_headers=True, include_beyond=True)
+    return StructType([schema[name] for name in COLUMNS])
+
+
+def _read_options(options: Mapping[str, str]) -> dict[str, str]:
+    return {name[len(READ) :]: value for name, value in options.items() if name.lower().startswith(READ)}

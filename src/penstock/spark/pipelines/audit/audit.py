@@ -1,0 +1,153 @@
+"""`audit`: are records lost, doubled, changed or out of order, in the lake and from topic to topic?
+
+Strategy: what is compared is settled before Spark is started (`lake.py`, `topics.py`): from which
+offset to which, and which files. Spark counts; the driver judges the counts (`report.py`).
+
+Rule 1: an audit changes nothing.
+Rule 2: a run that was stopped has no verdict.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from penstock.errors import CommandFailed, ConfigError
+from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION, READ_COMMITTED
+from penstock.spark.pipelines.audit import lake as audit_lake
+from penstock.spark.pipelines.audit import topics as audit_topics
+from penstock.spark.pipelines.audit.ids import IdPart
+from penstock.spark.pipelines.audit.lake import LakePlan
+from penstock.spark.pipelines.audit.report import AuditReport, Finding, counting
+from penstock.spark.pipelines.audit.topics import TopicsPlan
+from penstock.spark.pipelines.common.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.jobs import done_by_spark
+from penstock.spark.pipelines.common.running import Stop, reason
+from penstock.spark.source.offsets import Range
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Tell = Callable[[str], None]
+
+
+class AuditSettings(NamedTuple):
+    topics: tuple[str, ...]
+    access: Mapping[str, str]
+    """Options that say how the brokers are reached, as `format("penstock")` takes them."""
+    lake: Path | None = None
+    against: tuple[str, ...] = ()
+    ids: tuple[IdPart, ...] = ()
+    where: str | None = None
+    offsets_only: bool = False
+    strict: bool = False
+    complete: bool = False
+    ignored: tuple[str, ...] = ()
+    isolation: str = READ_COMMITTED
+    """By default, what a transaction took back was never sent. A table that was archived with another level
+    is audited with that one."""
+
+
+class Plans(NamedTuple):
+    lake: LakePlan | None
+    topics: tuple[TopicsPlan, ...]
+
+
+def check(settings: AuditSettings) -> Plans:
+    """All that can be found wrong without Spark, and what is to be compared."""
+    if settings.lake is None and not settings.ids and not settings.against:
+        raise ConfigError(
+            "there is nothing to audit: give --lake DIR, or --id to say by what records are known, "
+            "with --against TOPIC or without"
+        )
+    if settings.against and not settings.ids:
+        raise ConfigError("--against needs --id: it says by what a record is known in both topics")
+    if settings.where is not None and not settings.ids:
+        raise ConfigError("--where says which records must arrive in another topic: give --id and --against")
+    if set(settings.topics) & set(settings.against):
+        raise ConfigError("a topic cannot be audited against itself: --topic and --against name the same")
+    with cluster(settings.access) as client:
+        partitions = partitions_of(client, settings.topics)
+        committed = ISOLATION_LEVELS[settings.isolation]
+        lake = None
+        if settings.lake is not None:
+            lake = audit_lake.plan_lake(settings.lake, client, partitions, read_committed=committed)
+        of_targets = {
+            target: audit_topics.ranges_of(client, partitions_of(client, [target]), read_committed=committed)
+            for target in settings.against
+        }
+        of_source = (
+            audit_topics.ranges_of(client, partitions, read_committed=committed) if settings.ids else []
+        )
+    if not settings.ids:
+        return Plans(lake, ())
+    base = TopicsPlan(settings.topics, None, of_source, [], settings.ids, settings.where)
+    plans = [base._replace(target=target, target_ranges=ranges) for target, ranges in of_targets.items()]
+    return Plans(lake, tuple(plans) or (base,))
+
+
+def audit(spark: "SparkSession", settings: AuditSettings, stop: Stop, tell: Tell) -> AuditReport:
+    """GivenUp if a stop is asked for."""
+    began = time.monotonic()
+    plans = check(settings)
+    run = _Run(spark, settings, stop)
+    if plans.lake is not None:
+        files = len(plans.lake.files.there)
+        tell(f"audit: {_size(plans.lake.ranges)} against {files:,} files of {plans.lake.folder}")
+        run.look_at_lake(plans.lake)
+    for plan in plans.topics:
+        against = "" if plan.target is None else f" against {_size(plan.target_ranges)}"
+        tell(f"audit: {plan.name}: {_size(plan.source_ranges)}{against}")
+        run.look_at_topics(plan)
+    kinds = counting(strict=settings.strict, complete=settings.complete, ignored=settings.ignored)
+    return AuditReport(run.checked, tuple(run.findings), kinds, time.monotonic() - began)
+
+
+def _size(ranges: Sequence[Range]) -> str:
+    return f"{sum(each.size for each in ranges):,} offsets in {len(ranges):,} partitions"
+
+
+class _Run:
+    def __init__(self, spark: "SparkSession", settings: AuditSettings, stop: Stop) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._stop = stop
+        self._access = {**settings.access, ISOLATION_OPTION: settings.isolation}
+        self.checked: dict[str, int] = {}
+        self.findings: list[Finding] = []
+
+    def look_at_lake(self, plan: LakePlan) -> None:
+        contents = not self._settings.offsets_only
+        places = audit_lake.compared(self._spark, plan, self._access, contents=contents)
+        rows = self._collected(audit_lake.counts(places, plan))
+        is_lost = (F.col("in_topic") > 0) & (F.col("in_table") == 0)
+        spans = self._collected(audit_lake.spans(places, is_lost)) if any(row.lost for row in rows) else []
+        late = self._collected(audit_lake.disorder(self._spark, plan))
+        self.findings += audit_lake.from_plan(plan)
+        self.findings += audit_lake.lost_findings(rows, spans)
+        self.findings += audit_lake.from_counts(plan, rows)
+        self.findings += audit_lake.order_findings(plan, late)
+        self.checked["records of topics"] = sum(row.records for row in rows)
+        self.checked["rows of the table"] = sum(row.rows for row in rows)
+
+    def look_at_topics(self, plan: TopicsPlan) -> None:
+        try:
+            rows = audit_topics.records(self._spark, plan, self._access)
+        except PySparkException as problem:
+            raise CommandFailed(
+                f"--where {plan.where!r} is no condition on the records of a topic: {reason(problem)}"
+            ) from problem
+        ids = audit_topics.by_id(rows).persist(StorageLevel.DISK_ONLY)
+        try:
+            outcome = audit_topics.outcome(plan, ids, self._collected)
+        finally:
+            ids.unpersist()
+        self.findings += outcome.findings
+        self.checked[f"ids of {plan.name}"] = outcome.ids
+
+    def _collected(self, frame: "DataFrame") -> list[Any]:
+        return done_by_spark(self._spark, frame.collect, self._stop, give_up_when_asked=1)

@@ -1,0 +1,164 @@
+"""A checkpoint belongs to one pipeline with one input and one output; a note in it says which.
+
+Spark would go on from the checkpoint of another topic, and fail in the middle or leave records out. So
+before it is started, the note is compared with what is asked for now. A topic that was deleted and made anew
+is another one too, by the same name: the note has the ids of topics, from when brokers know them.
+
+A second note says where topics began when the pipeline was first started. Spark writes down where its first
+batch ends and not where it starts, so without the note nobody could tell what retention removed before a
+first batch that is run again after a crash.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.errors import CommandFailed
+from penstock.spark.lake import disk
+from penstock.spark.source.offsets import Position, from_document, to_document
+from penstock.types import NO_TOPIC_ID, TopicId
+
+NOTE: Final = "penstock.json"
+STARTS: Final = "penstock-starts.json"
+PIPELINE: Final = "pipeline"
+IDS: Final = "topic_ids"
+TOPICS: Final = "topics"
+NO_IDS: Final[Mapping[str, TopicId]] = {}
+
+
+def is_new(folder: Path) -> bool:
+    """Whether no query was started from it."""
+    return not (folder / "metadata").exists()
+
+
+def make_folder(folder: Path) -> None:
+    """Unless it is there. Refuses what cannot be a checkpoint of ours."""
+    if folder.exists() and not folder.is_dir():
+        raise CommandFailed(f"the checkpoint {folder} is a file: name a folder")
+    if not (folder / NOTE).exists():
+        _check_unclaimed(folder)
+    with _refusals_told(folder):
+        disk.make_folder(folder)
+
+
+def claim(
+    folder: Path,
+    wanted: Mapping[str, str],
+    ids: Mapping[str, TopicId] = NO_IDS,
+    *,
+    instead: str = "another checkpoint",
+) -> None:
+    """Refuses a checkpoint that was made for something else. One that is new is ours from now on.
+
+    `ids` are those of the topics that are read; `instead` is what to give for a topic that was made anew.
+    """
+    note, known = folder / NOTE, _known({topic: each.hex() for topic, each in ids.items()})
+    make_folder(folder)
+    if not note.exists():
+        with _refusals_told(folder):
+            disk.create_once(note, _document(wanted, known))
+    found = _read(note)
+    _compare(folder, found, wanted)
+    noted = _known(found.get(IDS, {}))
+    changed = [topic for topic, each in known.items() if noted.get(topic, each) != each]
+    if changed and not is_new(folder):
+        raise CommandFailed(
+            f"topic {changed[0]} was deleted and made anew since the checkpoint {folder} was made: its "
+            f"offsets are those of other records now. To go on with the new topic, give {instead}"
+        )
+    if noted | known != noted:  # the brokers know ids only now, or nothing was read yet
+        with _refusals_told(folder):
+            _forget_starts(folder, changed)
+            disk.replace(note, _document(wanted, noted | known))
+
+
+def noted_starts(folder: Path, now: Position) -> Position:
+    """Where topics began when a query was first started from this checkpoint; `now` is where they begin.
+
+    A start that came to nothing counts: it may have been the first that somebody relied on. Empty for a
+    checkpoint that was used before there was such a note.
+    """
+    noted = _starts(folder)
+    if not is_new(folder):
+        return noted
+    first = dict(now) | {each: min(offset, now.get(each, offset)) for each, offset in noted.items()}
+    with _refusals_told(folder):
+        disk.replace(folder / STARTS, json.dumps(to_document(first)).encode())
+    return first
+
+
+def _starts(folder: Path) -> Position:
+    note = folder / STARTS
+    return from_document(_read(note)) if note.exists() else {}
+
+
+def _forget_starts(folder: Path, topics: Sequence[str]) -> None:
+    """Of topics that were made anew, before anything of them was read."""
+    noted = _starts(folder)
+    kept = {each: offset for each, offset in noted.items() if each.topic not in topics}
+    if kept != noted:
+        disk.replace(folder / STARTS, json.dumps(to_document(kept)).encode())
+
+
+def last_offset(folder: Path) -> dict[str, Any] | None:
+    """How far the first source of the query was planned to be read. None if there was no batch."""
+    batches = [int(path.name) for path in (folder / "offsets").glob("*") if path.name.isdecimal()]
+    if not batches:
+        return None
+    # A line with the version of the file, one with settings of the query, then one for each source.
+    lines = (folder / "offsets" / str(max(batches))).read_text(encoding="utf-8").splitlines()
+    found: dict[str, Any] = json.loads(lines[2])
+    return found
+
+
+@contextmanager
+def _refusals_told(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise CommandFailed(f"cannot write to {folder}: {problem.strerror or problem}") from problem
+
+
+def _known(ids: Mapping[str, str]) -> dict[str, str]:
+    """Without those of brokers that have none."""
+    return {topic: each for topic, each in ids.items() if each != NO_TOPIC_ID.hex()}
+
+
+def _document(wanted: Mapping[str, str], ids: Mapping[str, str]) -> bytes:
+    return json.dumps({**wanted, **({IDS: ids} if ids else {})}).encode()
+
+
+def _check_unclaimed(folder: Path) -> None:
+    if folder.is_dir() and not is_new(folder):
+        raise CommandFailed(
+            f"{folder} is the checkpoint of a query that is no pipeline of ours: name another"
+        )
+
+
+def _read(note: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(note.read_bytes())
+    except ValueError as problem:
+        raise CommandFailed(f"{note} cannot be read: {problem}") from problem
+    return found if isinstance(found, dict) else {}
+
+
+def _compare(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, str]) -> None:
+    for name, value in wanted.items():
+        if name not in found and name != PIPELINE and found.get(PIPELINE) == wanted.get(PIPELINE):
+            raise CommandFailed(
+                f"the checkpoint {folder} is of an earlier version of Penstock, which did not note {name}: "
+                "finish what was begun with that version, or give a folder that is not there yet"
+            )
+        if _in_any_order(name, found.get(name)) != _in_any_order(name, value):
+            raise CommandFailed(
+                f"the checkpoint {folder} was made for {name} {found.get(name)}, not for {name} {value}: "
+                "give the one that belongs to it, or a folder that is not there yet"
+            )
+
+
+def _in_any_order(name: str, value: str | None) -> object:
+    """It does not matter which topic was named first."""
+    return sorted(value.split(",")) if name == TOPICS and value is not None else value

@@ -1,0 +1,47 @@
+"""What pipelines ask the cluster before they start Spark, with refusals as sentences."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+from penstock.errors import CommandFailed
+from penstock.spark.options.client import client_settings
+from penstock.spark.options.options import write_settings
+from penstock.spark.pool import borrowed
+from penstock.types import TopicId, TopicPartition
+from penstock.wire.cluster import ClusterClient
+from penstock.wire.errors import TopicUnknown, WireError
+
+
+@contextmanager
+def cluster(access: Mapping[str, str]) -> Iterator[ClusterClient]:
+    """A client by the options that say how brokers are reached."""
+    try:
+        with borrowed(client_settings(write_settings(access).access)) as client:
+            yield client
+    except WireError as problem:
+        raise CommandFailed(str(problem)) from problem
+
+
+def partitions_of(
+    client: ClusterClient, topics: Sequence[str], *, existed: bool = False
+) -> list[TopicPartition]:
+    """CommandFailed for a topic that is not there.
+
+    One that `existed` when the pipeline began is looked for again for some seconds: a broker that has just
+    started may not know it yet, and that must not end a pipeline.
+    """
+    found = client.topics(topics)
+    for topic in [each for each in topics if existed and each not in found]:
+        with suppress(TopicUnknown):
+            found[topic] = client.topic(topic)
+    if missing := [topic for topic in topics if topic not in found]:
+        raise CommandFailed(
+            f"there is no topic {missing[0]}: `penstock topic list` shows those there are, "
+            f"`penstock topic create {missing[0]}` makes it"
+        )
+    return [TopicPartition(topic, number) for topic in topics for number in range(found[topic].partitions)]
+
+
+def ids_of(client: ClusterClient, topics: Sequence[str]) -> dict[str, TopicId]:
+    """Of those that are there. A topic that is made anew has another one."""
+    return {topic: facts.id for topic, facts in client.topics(topics).items()}

@@ -1,0 +1,34 @@
+"""Ranges of topics as a DataFrame, with offsets that were settled before Spark was started."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.spark.source.offsets import Range, to_document
+from penstock.spark.table import full_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def records_in(
+    spark: "SparkSession", access: Mapping[str, str], ranges: Sequence[Range], columns: Sequence[str]
+) -> "DataFrame":
+    """Only these columns are cut out of the batches. What retention removes meanwhile is passed over."""
+    from pyspark.sql.types import StructType
+
+    full = full_schema(include_headers=True, include_beyond=True)
+    schema = StructType([full[name] for name in columns])
+    if not ranges:
+        return spark.createDataFrame([], schema)
+    partitions: dict[str, list[int]] = {}
+    for each in ranges:
+        partitions.setdefault(each.partition.topic, []).append(each.partition.partition)
+    options = {
+        "assign": json.dumps(partitions),
+        "startingOffsets": json.dumps(to_document({each.partition: each.start for each in ranges})),
+        "endingOffsets": json.dumps(to_document({each.partition: each.end for each in ranges})),
+        "includeHeaders": "true",
+        "failOnDataLoss": "false",
+    }
+    return spark.read.format("penstock").options(**access, **options).schema(schema).load()

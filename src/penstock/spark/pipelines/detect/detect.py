@@ -1,0 +1,282 @@
+"""`detect`: rules over a stream, with a memory; what they find goes to a topic.
+
+    payments ── columns ──▶ state of each rule and key ──▶ alerts
+                                        └── late, unreadable ──▶ payments.rejected
+
+Rules are in a file (rules.py). What is found is decided without Spark (memory.py,
+state.py); Spark brings the rows of a key together, keeps what is remembered, and moves the watermark
+(query.py).
+
+Rule 1: what is remembered is in the checkpoint with the position. A run that dies is started again with the
+        same words, and goes on.
+Rule 2: alerts are written at least once. Those of a batch that ran twice have the same ids.
+Rule 3: no row is dropped in silence: all are looked at, or written to another topic with the reason.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pyspark.sql.types import NumericType
+
+from penstock.errors import CommandFailed, ConfigError
+from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION
+from penstock.spark.pipelines.common import report
+from penstock.spark.pipelines.common.checkpoint import claim, is_new
+from penstock.spark.pipelines.common.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.progress import Progress, lag
+from penstock.spark.pipelines.common.run_lock import alone
+from penstock.spark.pipelines.common.running import Stop, failures_told, loss_told, run
+from penstock.spark.pipelines.common.truncate_oversized import BATCH_BYTES_MAX, Fitting
+from penstock.spark.pipelines.detect import query as detect_query
+from penstock.spark.pipelines.detect.memory import BUCKETS
+from penstock.spark.pipelines.detect.query import ALERT, FORGOTTEN, METRICS, REASONS
+from penstock.spark.pipelines.detect.rules import Kind, Rules
+from penstock.types import TopicId
+from penstock.wire.cluster import LATEST
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+ROWS_PER_BATCH: Final = 200_000
+EVERY_S: Final = 1.0
+SUFFIX: Final = ".rejected"
+PARTITIONS: Final = 1
+
+Tell = Callable[[str], None]
+
+
+class DetectSettings(NamedTuple):
+    topic: str
+    alerts: str
+    """The topic that alerts go to."""
+    rules: Rules
+    access: Mapping[str, str]
+    """Options that say how the brokers are reached, as `format("penstock")` takes them."""
+    checkpoint: Path
+    rejected: str | None = None
+    name: str | None = None
+    once: bool = False
+    every_s: float = EVERY_S
+    rows_per_batch: int = ROWS_PER_BATCH
+    allow_loss: bool = False
+    """Go on if retention removed records that no rule has looked at yet."""
+    isolation: str | None = None
+    """None: as the rules say."""
+
+    @property
+    def query_name(self) -> str:
+        return self.name or f"detect-{self.topic}"
+
+    @property
+    def rejected_topic(self) -> str:
+        return self.rejected or f"{self.topic}{SUFFIX}"
+
+    @property
+    def read_options(self) -> dict[str, str]:
+        return {
+            **self.access,
+            "subscribe": self.topic,
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": str(self.rows_per_batch),
+            "failOnDataLoss": "false" if self.allow_loss else "true",
+            ISOLATION_OPTION: self.isolation_level,
+        }
+
+    @property
+    def isolation_level(self) -> str:
+        return self.isolation or self.rules.stream.isolation
+
+
+class DetectReport(NamedTuple):
+    name: str
+    topic: str
+    alerts_topic: str
+    rejected_topic: str
+    rows: int
+    alerts: dict[str, int]
+    """How many each rule gave in this run."""
+    rejected: dict[str, int]
+    """How many rows no rule could look at, by the reason."""
+    forgotten: int
+    """Events that had to be forgotten early, because one key had too many."""
+    watermark: str | None
+    batches: int
+    seconds: float
+    lag: int
+    checkpoint: str
+
+    def document(self) -> dict[str, Any]:
+        return report.document({"pipeline": "detect", **self._asdict()})
+
+    def lines(self) -> list[str]:
+        forgotten = f"{self.forgotten:,} events, because a key had too many" if self.forgotten else None
+        return report.lines(
+            {
+                "looked at": self.topic,
+                "rows": self.rows,
+                "alerts": f"{sum(self.alerts.values()):,} to {self.alerts_topic}",
+                **{f"  {name}": count for name, count in self.alerts.items()},
+                "rejected": f"{sum(self.rejected.values()):,} to {self.rejected_topic}",
+                **{f"  {reason}": count for reason, count in self.rejected.items() if count},
+                "forgotten": forgotten,
+                "watermark": self.watermark,
+                "batches": self.batches,
+                "seconds": self.seconds,
+                "lag left": self.lag,
+                "checkpoint": self.checkpoint,
+            }
+        )
+
+
+def check(settings: DetectSettings) -> TopicId:
+    """All that can be found wrong without Spark. Makes what is written to, if it is new.
+
+    The id of the topic that is looked at.
+    """
+    topics = (settings.topic, settings.alerts, settings.rejected_topic)
+    if len(set(topics)) < len(topics):
+        raise CommandFailed(
+            f"{settings.topic} is read, alerts go to {settings.alerts} and rejected rows to "
+            f"{settings.rejected_topic}: name three topics"
+        )
+    check_columns(settings.rules)
+    with cluster(settings.access) as client:
+        # Says what to do about a topic that is not there. One that was read before is looked for again.
+        partitions_of(client, [settings.topic], existed=not is_new(settings.checkpoint))
+        topic_id = client.topic(settings.topic).id
+        for topic in (settings.alerts, settings.rejected_topic):
+            client.create_topic(topic, PARTITIONS)
+    claim(
+        settings.checkpoint,
+        {
+            "pipeline": "detect",
+            "topic": settings.topic,
+            "alerts": settings.alerts,
+            "buckets": str(BUCKETS),
+        },
+        {settings.topic: topic_id},
+    )
+    return topic_id
+
+
+def check_columns(rules: Rules) -> None:
+    """CommandFailed if a rule is about a column that the values do not have, or sums what is no number."""
+    try:
+        schema = detect_query.columns_of(rules.stream)
+    except ConfigError as problem:
+        raise CommandFailed(f"[stream] schema: {problem}") from problem
+    for column, wanted_by in rules.columns().items():
+        if column not in schema.names:
+            near = get_close_matches(column, schema.names, n=1, cutoff=0.6)
+            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(schema.names)}"
+            hint = ". [stream] schema says which columns values have" if rules.stream.schema is None else ""
+            raise CommandFailed(f"{wanted_by}: there is no column {column}: {meant}{hint}")
+    for rule in rules.rules:
+        kind = schema[rule.field].dataType if rule.field is not None else None
+        if rule.kind is Kind.SUM and kind is not None and not isinstance(kind, NumericType):
+            raise CommandFailed(
+                f"rule {rule.name}, field: column {rule.field} is {kind.simpleString()}; "
+                "kind sum needs numbers, such as double or decimal(18,2)"
+            )
+
+
+def detect(spark: "SparkSession", settings: DetectSettings, stop: Stop, tell: Tell) -> DetectReport:
+    """Until all is looked at that was there at the start (`once`), or until a stop is asked for."""
+    topic_id = check(settings)
+    began = time.monotonic()
+    progress, counts = Progress(settings.query_name), Counts(settings.rules)
+    instead = "Wait for it, or give another --checkpoint for one of its own"
+    with alone(settings.checkpoint, "detection", instead), loss_told():
+        with failures_told():
+            query = _start(spark, settings, topic_id)
+        run(query, progress, stop, tell, lambda: counts.read(query, tell))
+        counts.read(query, tell)
+    return _report(settings, progress, counts, time.monotonic() - began)
+
+
+def _start(spark: "SparkSession", settings: DetectSettings, topic_id: TopicId) -> "StreamingQuery":
+    rows = detect_query.rows_of(spark, settings.read_options, settings.rules.stream)
+    found = detect_query.found_in(rows, settings.rules, settings.topic, topic_id)
+    counted = detect_query.observed(found, settings.rules)
+    records = detect_query.records_of(counted, settings.topic, settings.alerts, settings.rejected_topic)
+    fitting = records.mapInArrow(Fitting(settings.rejected_topic, bytes_max=BATCH_BYTES_MAX), records.schema)
+    writer = (
+        fitting.writeStream.format("penstock")
+        .options(**settings.access)
+        .queryName(settings.query_name)
+        .outputMode("append")
+        .option("checkpointLocation", str(settings.checkpoint))
+    )
+    if settings.once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{settings.every_s} seconds").start()
+
+
+class Counts:
+    """What passed through the query in this run, from its progress."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._names = [rule.name for rule in rules.rules]
+        self._last_batch = -1
+        self._found: Counter[str] = Counter()
+        self.watermark: str | None = None
+
+    def read(self, query: "StreamingQuery", tell: Tell) -> None:
+        for each in query.recentProgress:
+            self.add(json.loads(each.json), tell)
+
+    def add(self, progress: Mapping[str, Any], tell: Tell) -> None:
+        """Of one batch, also of one without rows: there sessions end."""
+        found = (progress.get("observedMetrics") or {}).get(METRICS)
+        if found is None or progress["batchId"] <= self._last_batch:
+            return
+        self._last_batch = progress["batchId"]
+        new = Counter({name: int(count or 0) for name, count in found.items()})
+        self._found += new
+        self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)
+        if alerts := sum(count for name, count in new.items() if name.startswith(ALERT)):
+            tell(f"batch {self._last_batch}: {alerts:,} {'alert' if alerts == 1 else 'alerts'}")
+
+    @property
+    def alerts(self) -> dict[str, int]:
+        return {name: self._found[f"{ALERT} {number}"] for number, name in enumerate(self._names)}
+
+    @property
+    def rejected(self) -> dict[str, int]:
+        return {reason: self._found[reason] for reason in REASONS}
+
+    @property
+    def forgotten(self) -> int:
+        return self._found[FORGOTTEN]
+
+
+def _report(settings: DetectSettings, progress: Progress, counts: Counts, seconds: float) -> DetectReport:
+    with cluster(settings.access) as client:
+        partitions = partitions_of(client, [settings.topic], existed=True)
+        is_committed = ISOLATION_LEVELS[settings.isolation_level]
+        found = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=is_committed)
+        committed = client.committed(settings.query_name, partitions)
+    # A run that found nothing new has read nothing; its group says how far the runs before it came.
+    read = progress.last.ends if progress.last is not None else {}
+    reached = {each: max(read.get(each, 0), committed.get(each) or 0) for each in partitions}
+    return DetectReport(
+        name=settings.query_name,
+        topic=settings.topic,
+        alerts_topic=settings.alerts,
+        rejected_topic=settings.rejected_topic,
+        rows=progress.rows,
+        alerts=counts.alerts,
+        rejected=counts.rejected,
+        forgotten=counts.forgotten,
+        watermark=counts.watermark,
+        batches=progress.batches,
+        seconds=seconds,
+        lag=lag({partition: offset for partition, (offset, _) in found.items()}, reached),
+        checkpoint=str(settings.checkpoint),
+    )

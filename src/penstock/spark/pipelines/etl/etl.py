@@ -1,0 +1,239 @@
+"""`etl`: all stages in one process, or some of them.
+
+With `once` the stages run one after the other, so that what the first has extracted is loaded at the end.
+Else all run at the same time until a stop is asked for. If one fails, the others finish their batch and end
+too: what is wrong is said once, and not buried under what goes on.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.errors import CommandFailed
+from penstock.spark.options.options import ISOLATION_LEVELS
+from penstock.spark.pipelines.common import report
+from penstock.spark.pipelines.common.checkpoint import claim, last_offset
+from penstock.spark.pipelines.common.cluster import cluster, ids_of, partitions_of
+from penstock.spark.pipelines.common.progress import Progress, lag
+from penstock.spark.pipelines.common.run_lock import alone
+from penstock.spark.pipelines.common.running import Stop, failures_told, loss_told, run
+from penstock.spark.pipelines.etl.database import DATABASE_ERRORS, Newest
+from penstock.spark.pipelines.etl.extract import check_source, held_back, source_notes
+from penstock.spark.pipelines.etl.load import check_target
+from penstock.spark.pipelines.etl.spec import (
+    FromDatabase,
+    FromFiles,
+    FromTopic,
+    PythonFunction,
+    Spec,
+    ToTopic,
+    place_of,
+)
+from penstock.spark.pipelines.etl.stages import EtlSettings, start
+from penstock.spark.pipelines.etl.transform import load_function
+from penstock.types import TopicPartition
+from penstock.wire.cluster import LATEST, ClusterClient
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Tell = Callable[[str], None]
+
+
+class StageReport(NamedTuple):
+    name: str
+    """Of the query, and of the group that shows its lag."""
+    rows: int
+    batches: int
+    lag: int | None
+    """None for a stage that reads no topic, and for one that had nothing to read."""
+
+
+class EtlReport(NamedTuple):
+    name: str
+    source: str
+    target: str
+    stages: dict[str, StageReport]
+    seconds: float
+    dead_letters: int
+    dead_letter_topic: str
+    checkpoint: str
+    held_back: Newest | None = None
+    """Rows of a table that wait for a larger value of the column that it is read by."""
+
+    def document(self) -> dict[str, Any]:
+        stages = {stage: told._asdict() for stage, told in self.stages.items()}
+        held = {"held_back": None if self.held_back is None else self.held_back._asdict()}
+        return report.document({"pipeline": "etl", **self._asdict(), "stages": stages, **held})
+
+    def lines(self) -> list[str]:
+        shown: dict[str, report.Value] = {"from": self.source, "to": self.target}
+        for stage, told in self.stages.items():
+            behind = f", {told.lag:,} behind" if told.lag is not None else ""
+            shown[stage] = f"{told.rows:,} rows, batches: {told.batches:,}{behind}"
+        letters = f"{self.dead_letters:,} in topic {self.dead_letter_topic}" if self.dead_letters else None
+        held = None
+        if self.held_back is not None:
+            rows, value = self.held_back
+            held = f"{rows:,} rows with the largest value, {value}: read when there is a larger one"
+        rest: dict[str, report.Value] = {"held back": held, "dead letters": letters, "seconds": self.seconds}
+        return report.lines({**shown, **rest, "checkpoint": self.checkpoint})
+
+
+def check(settings: EtlSettings) -> None:
+    """All that can be found wrong without Spark. Makes topics, tables and checkpoints that are new."""
+    spec = settings.spec
+    if unknown := [stage for stage in settings.stages if stage not in spec.stages]:
+        raise CommandFailed(f"{spec.file} has no stage {unknown[0]}; it has {', '.join(spec.stages)}")
+    if "extract" in settings.stages:
+        check_source(spec)
+    if isinstance(spec.transform, PythonFunction):
+        load_function(spec.transform, spec)
+    if "load" in settings.stages:
+        check_target(spec, settings.checkpoint("load"))
+    with cluster(settings.access) as client:
+        _make_topics(client, spec)
+        ids = {stage: ids_of(client, spec.topics_read(stage)) for stage in settings.stages}
+    for stage in settings.stages:
+        claim(settings.checkpoint(stage), spec.described(stage), ids[stage])
+
+
+def _make_topics(client: ClusterClient, spec: Spec) -> None:
+    if isinstance(spec.extract, FromTopic):
+        partitions_of(client, [spec.extract.topic])
+    ours = [*spec.topics.values(), *([spec.load.topic] if isinstance(spec.load, ToTopic) else [])]
+    there = client.topics([*ours, spec.dead_letters])
+    for topic in ours:
+        if topic not in there:
+            client.create_topic(topic, spec.partitions)
+    if spec.dead_letters not in there:
+        client.create_topic(spec.dead_letters, 1)
+
+
+def etl(spark: "SparkSession", settings: EtlSettings, stop: Stop, tell: Tell) -> EtlReport:
+    """Until all is loaded that was there at the start (`once`), or until a stop is asked for."""
+    _check_session(spark)
+    check(settings)
+    for note in _notes(settings):
+        tell(note)
+    began = time.monotonic()
+    progress = {stage: Progress(settings.spec.query_name(stage)) for stage in settings.stages}
+    with _alone(settings), loss_told():
+        buried = _buried(settings)
+        _run(spark, settings, progress, stop, tell)
+    return EtlReport(
+        name=settings.spec.name,
+        source=place_of(settings.spec.extract),
+        target=place_of(settings.spec.load),
+        stages={stage: _stage_report(settings, stage, told) for stage, told in progress.items()},
+        seconds=time.monotonic() - began,
+        dead_letters=_buried(settings) - buried,
+        dead_letter_topic=settings.spec.dead_letters,
+        checkpoint=str(settings.spec.checkpoint),
+        held_back=_held_back(settings, tell),
+    )
+
+
+@contextmanager
+def _alone(settings: EtlSettings) -> Iterator[None]:
+    """Two runs of a stage would read the same rows and both write them."""
+    with ExitStack() as held:
+        for stage in settings.stages:
+            held.enter_context(
+                alone(settings.checkpoint(stage), f"stage ({stage})", "Wait for it, or end it")
+            )
+        yield
+
+
+def _run(
+    spark: "SparkSession", settings: EtlSettings, progress: Mapping[str, Progress], stop: Stop, tell: Tell
+) -> None:
+    if settings.once:
+        for stage in settings.stages:
+            if stop.asked:
+                stop.cut_short = True
+                break
+            run(_started(spark, settings, stage), progress[stage], stop, tell)
+    else:
+        with failures_told():
+            queries = [_started(spark, settings, stage) for stage in settings.stages]
+        _run_together(queries, list(progress.values()), stop, tell)
+
+
+def _notes(settings: EtlSettings) -> Iterator[str]:
+    """What a spec says that is right for some data and wrong for others."""
+    spec = settings.spec
+    if isinstance(spec.extract, FromDatabase) and "extract" in settings.stages:
+        yield from source_notes(spec.extract)
+    if isinstance(spec.extract, FromFiles) and spec.key_in_every_stage:
+        yield (
+            f"rows of several files have no order: of two with the same {', '.join(spec.key)} any can stay. "
+            "If there are such, name a column that grows with every change: [load] version"
+        )
+
+
+def _held_back(settings: EtlSettings, tell: Tell) -> Newest | None:
+    source = settings.spec.extract
+    if not isinstance(source, FromDatabase) or "extract" not in settings.stages:
+        return None
+    try:
+        return held_back(source, (last_offset(settings.checkpoint("extract")) or {}).get("after"))
+    except (CommandFailed, *DATABASE_ERRORS) as problem:
+        # What was read is loaded: that the database is gone by now is no failure of the run.
+        tell(f"how many rows are held back is not known: {problem}")
+        return None
+
+
+def _check_session(spark: "SparkSession") -> None:
+    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
+        raise CommandFailed(
+            "spark.speculation is on: two attempts of a task at the same time would write rows of topics "
+            "twice. Leave it off for etl"
+        )
+
+
+def _started(spark: "SparkSession", settings: EtlSettings, stage: str) -> "StreamingQuery":
+    with failures_told():
+        return start(spark, settings, stage)
+
+
+def _run_together(
+    queries: "Sequence[StreamingQuery]", progress: Sequence[Progress], stop: Stop, tell: Tell
+) -> None:
+    def until_end(query: "StreamingQuery", told: Progress) -> None:
+        try:
+            run(query, told, stop, tell)
+        except CommandFailed as problem:
+            stop.ask()
+            raise CommandFailed(f"{query.name}: {problem}") from problem
+
+    with ThreadPoolExecutor(len(queries)) as threads:
+        runs = [threads.submit(until_end, query, told) for query, told in zip(queries, progress, strict=True)]
+    for each in runs:
+        each.result()
+
+
+def _stage_report(settings: EtlSettings, stage: str, progress: Progress) -> StageReport:
+    spec = settings.spec
+    topic = spec.input_topic(stage)
+    if topic is None and isinstance(spec.extract, FromTopic):
+        topic = spec.extract.topic
+    reached = progress.last.ends if progress.last is not None else {}
+    behind = None if topic is None or not reached else lag(_ends(settings, topic), reached)
+    return StageReport(spec.query_name(stage), progress.rows, progress.batches, behind)
+
+
+def _buried(settings: EtlSettings) -> int:
+    """How many records the topic of dead letters has had."""
+    return sum(_ends(settings, settings.spec.dead_letters).values())
+
+
+def _ends(settings: EtlSettings, topic: str) -> dict[TopicPartition, int]:
+    with cluster(settings.access) as client:
+        # Up to where a stage may read; what lies beyond it is no lag of the stage.
+        wanted = dict.fromkeys(partitions_of(client, [topic], existed=True), LATEST)
+        found = client.offsets(wanted, read_committed=ISOLATION_LEVELS[settings.isolation_level])
+    return {partition: int(offset) for partition, (offset, _) in found.items()}

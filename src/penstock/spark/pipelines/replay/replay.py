@@ -1,0 +1,408 @@
+"""`replay`: rows of a lake become records of a topic again.
+
+    table of the lake ──▶ slices by offset ──▶ one task for each partition, in order ──▶ topic
+
+Strategy: the driver cuts the range into slices (`plan.py`) and sends one after the other, as Spark
+jobs that read only the files they need. After each it writes down how far it is. A run that dies is started
+again with the same words, and goes on there.
+
+Rule 1: rows of one partition of the table are sent by one task at a time, in the order of their offsets. A
+        key goes to the partition that Kafka's clients choose for it, so its records keep their order.
+Rule 2: a slice that was not recorded is sent again: at least once. Every record says in its headers which
+        record it is a copy of, so those who come twice can be told.
+Rule 3: two runs of the same replay at a time are refused.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from penstock.errors import CommandFailed, CorruptData
+from penstock.spark.lake import disk
+from penstock.spark.lake.table import OURS
+from penstock.spark.options.options import write_settings
+from penstock.spark.pipelines.common.checkpoint import claim
+from penstock.spark.pipelines.common.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.headers import headers_of
+from penstock.spark.pipelines.common.jobs import GivenUp, done_by_spark
+from penstock.spark.pipelines.common.lake_rows import format_of, listed, rows_in
+from penstock.spark.pipelines.common.progress import Progress, Step
+from penstock.spark.pipelines.common.run_lock import alone
+from penstock.spark.pipelines.common.running import TURN_S, Stop, reason
+from penstock.spark.pipelines.common.truncate_oversized import BATCH_BYTES_MAX, TOPIC_BYTES_MAX
+from penstock.spark.pipelines.replay.plan import (
+    Bound,
+    Held,
+    Pace,
+    Record,
+    Slice,
+    Times,
+    beginning,
+    next_slice,
+    record_of,
+)
+from penstock.spark.pipelines.replay.report import HEADERS, SOURCE, DryReport, ReplayReport
+from penstock.spark.source.offsets import to_document
+from penstock.spark.table import BEYOND
+from penstock.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS_PER_BATCH: Final = 500_000
+RECORD_FILE: Final = "replay.json"
+ATTEMPTS_MAX: Final = 3
+SENT_MS_END: Final = 1 << 62
+AT_ONCE: Final = 2
+"""Asked to stop so often, a slice is not finished."""
+
+Tell = Callable[[str], None]
+
+
+class ReplaySettings(NamedTuple):
+    folder: Path
+    """Of the table, absolute."""
+    to: str
+    access: Mapping[str, str]
+    """Options that say how the brokers are reached, as `format("penstock")` takes them."""
+    topics: tuple[str, ...] = ()
+    """Which of those that the table holds; all, if none is named."""
+    start: Bound = Bound()
+    end: Bound = Bound()
+    where: str | None = None
+    rows_per_s: float | None = None
+    rows_per_batch: int = ROWS_PER_BATCH
+    same_partitions: bool = False
+    new_timestamps: bool = False
+    checkpoint: Path | None = None
+    name: str | None = None
+    row_bytes_max: int = TOPIC_BYTES_MAX
+
+    @property
+    def replay_name(self) -> str:
+        return self.name or f"replay-{self.to}"
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        return self.checkpoint or self.folder / OURS / "replays" / self.replay_name
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What makes it this replay and no other."""
+        return {
+            "pipeline": "replay",
+            "table": str(self.folder),
+            "to": self.to,
+            "topics": ",".join(self.topics) or "all",
+            "start": self.start.text or "earliest",
+            "end": self.end.text or "latest",
+            "where": self.where or "true",
+            "partitions": "same" if self.same_partitions else "key",
+            "timestamps": "new" if self.new_timestamps else "original",
+        }
+
+    @property
+    def write_options(self) -> dict[str, str]:
+        stamps = {} if self.new_timestamps else {"includeTimestamp": "true"}
+        batch_bytes = str(min(self.row_bytes_max, BATCH_BYTES_MAX))
+        return {**self.access, "topic": self.to, "kafka.max.request.size": batch_bytes, **stamps}
+
+
+def check(settings: ReplaySettings) -> None:
+    """All that can be found wrong without Spark."""
+    format_of(settings.folder)
+    if missing := listed(settings.folder).missing:
+        raise CommandFailed(
+            f"{missing[0]} belongs to the table and is missing ({len(missing):,} files in all): the replay "
+            "would leave its rows out. `penstock pipeline audit --lake` says which; bring the files back"
+        )
+    with cluster(settings.access) as client:
+        partitions_of(client, [settings.to])
+    write_settings(settings.write_options)
+    if "/" in settings.replay_name:
+        raise CommandFailed(f"{settings.replay_name!r} cannot be the name of a replay: it names a folder too")
+
+
+def dry_run(spark: "SparkSession", settings: ReplaySettings, stop: Stop) -> DryReport:
+    check(settings)
+    index = _Index(spark, settings)
+    held = done_by_spark(spark, index.held, stop, give_up_when_asked=1)
+    record = _kept(settings) or beginning(held, settings.start, settings.end)
+    everything = next_slice(record, held, record.left)
+    rows = [] if everything is None else _counted(spark, settings, record.times, everything, stop)
+    partitions = {TopicPartition(row.topic, row.partition): row.rows for row in rows}
+    total = sum(partitions.values())
+    return DryReport(
+        table=str(settings.folder),
+        to=settings.to,
+        rows=total,
+        bytes=sum(row.bytes for row in rows),
+        partitions=to_document(partitions),
+        first_timestamp=min((row.first for row in rows if row.first), default=None),
+        last_timestamp=max((row.last for row in rows if row.last), default=None),
+        seconds_at_least=None if settings.rows_per_s is None else total / settings.rows_per_s,
+    )
+
+
+def _counted(
+    spark: "SparkSession", settings: ReplaySettings, times: Times, everything: Slice, stop: Stop
+) -> list[Any]:
+    rows = _selected(spark, settings.where, times, everything)
+    size = sum((F.coalesce(F.length(column), F.lit(0)) for column in ("key", "value")), start=F.lit(0))
+    counted = rows.groupBy("topic", "partition").agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.sum(size).alias("bytes"),
+        F.min("timestamp").cast("string").alias("first"),
+        F.max("timestamp").cast("string").alias("last"),
+    )
+    return done_by_spark(spark, counted.collect, stop, give_up_when_asked=1)
+
+
+def replay(spark: "SparkSession", settings: ReplaySettings, stop: Stop, tell: Tell) -> ReplayReport:
+    """Until all is sent, or until a stop is asked for."""
+    check(settings)
+    claim(settings.checkpoint_folder, settings.identity)
+    began = time.monotonic()
+    instead = "Wait for it, or give another --name for a replay of its own"
+    with alone(settings.checkpoint_folder, "replay", instead):
+        run = _Run(spark, settings, stop, tell)
+        before = run.record
+        run.until_done()
+        after = run.record
+    return ReplayReport(
+        name=settings.replay_name,
+        table=str(settings.folder),
+        to=settings.to,
+        rows=after.rows - before.rows,
+        bytes=after.bytes - before.bytes,
+        batches=after.slices - before.slices,
+        seconds=time.monotonic() - began,
+        rows_in_all=after.rows,
+        left=after.left,
+        ends=to_document(after.ends),
+        checkpoint=str(settings.checkpoint_folder),
+    )
+
+
+class _Run:
+    def __init__(self, spark: "SparkSession", settings: ReplaySettings, stop: Stop, tell: Tell) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._stop = stop
+        self._tell = tell
+        self._index = _Index(spark, settings)
+        self._progress = Progress(settings.replay_name)
+        self.record = _kept(settings) or self._begun()
+
+    def _begun(self) -> Record:
+        try:
+            held = self._held()
+        except GivenUp:
+            return Record({}, {})
+        record = beginning(held, self._settings.start, self._settings.end)
+        _keep(self._settings, record)
+        return record
+
+    def _held(self) -> list[Held]:
+        return done_by_spark(self._spark, self._index.held, self._stop, give_up_when_asked=1)
+
+    def until_done(self) -> None:
+        pace = Pace(self._settings.rows_per_s, self._settings.rows_per_batch)
+        began = time.monotonic()
+        while not self._stop.asked:
+            try:
+                sent = self._send_next(pace.offsets_max)
+            except GivenUp:
+                return
+            if sent is None:
+                self._keep(self.record.finished())
+                return
+            elapsed = time.monotonic() - began
+            self._rest(pace.sent(offsets=sent.offsets, rows=sent.rows, elapsed_s=elapsed))
+
+    def _send_next(self, offsets_max: int) -> "_Sent | None":
+        began = time.monotonic()
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            chosen = next_slice(self.record, self._held(), offsets_max)
+            if chosen is None:
+                return None
+            try:
+                rows, size = self._send(chosen)
+            except CommandFailed:
+                # A compaction that runs beside may have put other files in place of these.
+                if attempt == ATTEMPTS_MAX or all(Path(path).is_file() for path in chosen.files):
+                    raise
+                continue
+            self._keep(self.record.after(chosen, rows, size))
+            self._say(rows, time.monotonic() - began)
+            return _Sent(chosen.offsets, rows)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _say(self, rows: int, seconds: float) -> None:
+        record = self.record
+        if self._progress.add(Step(record.slices, rows, seconds, record.next, record.ends)):
+            self._tell(self._progress.line())
+
+    def _keep(self, record: Record) -> None:
+        _keep(self._settings, record)
+        self.record = record
+
+    def _send(self, chosen: Slice) -> tuple[int, int]:
+        rows = _selected(self._spark, self._settings.where, self.record.times, chosen)
+        records = _records(rows, self._settings)
+        told = records.mapInArrow(
+            _Sender(self._settings.write_options, self._settings.row_bytes_max),
+            "records bigint, bytes bigint",
+        )
+        done = done_by_spark(self._spark, told.collect, self._stop, give_up_when_asked=AT_ONCE)
+        return sum(row[0] for row in done), sum(row[1] for row in done)
+
+    def _rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not self._stop.asked and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, TURN_S))
+
+
+class _Sent(NamedTuple):
+    offsets: int
+    rows: int
+
+
+class _Index:
+    """Which file holds what. A file never changes, so each is looked at once."""
+
+    def __init__(self, spark: "SparkSession", settings: ReplaySettings) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._known: dict[str, list[Held]] = {}
+
+    def held(self) -> list[Held]:
+        files = listed(self._settings.folder).there
+        if new := [path for path in files if path not in self._known]:
+            found = self._look(new)
+            self._known |= {path: found.get(path, []) for path in new}
+        held = [each for path in files for each in self._known[path]]
+        return self._of_wanted_topics(held)
+
+    def _of_wanted_topics(self, held: list[Held]) -> list[Held]:
+        there = {each.partition.topic for each in held}
+        if missing := [topic for topic in self._settings.topics if topic not in there]:
+            raise CommandFailed(
+                f"the table holds no rows of topic {missing[0]}, only of {', '.join(sorted(there)) or 'none'}"
+            )
+        wanted = set(self._settings.topics) or there
+        return [each for each in held if each.partition.topic in wanted]
+
+    def _look(self, files: list[str]) -> dict[str, list[Held]]:
+        rows = rows_in(self._spark, files)
+        counted = rows.groupBy(F.col("_metadata.file_path").alias("path"), "topic", "partition").agg(
+            F.min("offset").alias("first"), F.max("offset").alias("last"), F.count(F.lit(1)).alias("rows")
+        )
+        found: dict[str, list[Held]] = {}
+        for row in counted.collect():
+            path = unquote(urlsplit(row.path).path)
+            partition = TopicPartition(row.topic, row.partition)
+            found.setdefault(path, []).append(Held(path, partition, row.first, row.last, row.rows))
+        return found
+
+
+def _selected(spark: "SparkSession", where: str | None, times: Times, chosen: Slice) -> "DataFrame":
+    """The rows of a slice, without those that are filtered out."""
+
+    spans = [(*partition, *span) for partition, span in chosen.spans.items()]
+    first = min(span.start for span in chosen.spans.values())
+    last = max(span.end for span in chosen.spans.values()) - 1
+    # Spark passes over what lies outside of all spans when it reads the files.
+    rows = rows_in(spark, chosen.files).where(F.col("offset").between(first, last))
+    # A table, for a condition on each of a thousand partitions would be too deep a tree for Spark.
+    columns = "topic string, partition int, start bigint, end bigint"
+    wanted = F.broadcast(spark.createDataFrame(spans, columns))
+    is_wanted = (
+        (rows["topic"] == wanted["topic"])
+        & (rows["partition"] == wanted["partition"])
+        & (rows["offset"] >= wanted["start"])
+        & (rows["offset"] < wanted["end"])
+    )
+    rows = rows.join(wanted, is_wanted, "left_semi")
+    # Where `timestamp` cannot hold a time, the time is in BEYOND, and one of the two is null.
+    if times.start_ms is not None:
+        is_after = F.col("timestamp") >= F.timestamp_millis(F.lit(times.start_ms))
+        rows = rows.where(F.coalesce(is_after, F.col(BEYOND) >= times.start_ms))
+    if times.end_ms is not None:
+        is_before = F.col("timestamp") < F.timestamp_millis(F.lit(times.end_ms))
+        rows = rows.where(F.coalesce(is_before, F.col(BEYOND) < times.end_ms))
+    if where is None:
+        return rows
+    try:
+        return rows.where(where)
+    except PySparkException as problem:
+        raise CommandFailed(
+            f"--where {where!r} is no condition on the rows of the table: {reason(problem)}"
+        ) from problem
+
+
+def _records(rows: "DataFrame", settings: ReplaySettings) -> "DataFrame":
+    """As they are to be written, in order."""
+    added = headers_of({f"{HEADERS}{name}": F.col(name) for name in SOURCE})
+    # Those of an earlier replay would say that it is a copy of something else.
+    kept = F.filter("headers", lambda header: ~F.startswith(header["key"], F.lit(HEADERS)))
+    headers = F.concat(F.coalesce(kept, F.array().cast(rows.schema["headers"].dataType)), added)
+    # The difference of two times in a batch must fit 64 bits: those at the very ends are sent as now.
+    beyond = F.when(F.abs(F.col(BEYOND)) < SENT_MS_END, F.col(BEYOND)).alias(BEYOND)
+    columns = [F.col("key"), F.col("value"), headers.alias("headers"), F.col("timestamp"), beyond]
+    if settings.same_partitions:
+        columns.append(F.col("partition"))
+    ordered = rows.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")
+    return ordered.select(*columns)
+
+
+class _Sender:
+    """What a task does."""
+
+    def __init__(self, options: Mapping[str, str], row_bytes_max: int) -> None:
+        self._options = dict(options)
+        self._row_bytes_max = row_bytes_max
+
+    def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        import pyarrow as pa
+
+        from penstock.spark.sink import RowTooLarge, write_rows
+
+        try:
+            written = write_rows(write_settings(self._options), batches, row_bytes_max=self._row_bytes_max)
+        except RowTooLarge as problem:
+            raise CommandFailed(
+                f"a row takes {problem.row_bytes} bytes, and {problem.row_bytes_max} are the most that are "
+                f"sent in one record: give --max-record-bytes {problem.row_bytes} or more, and raise "
+                f"max.message.bytes of topic {problem.partition.topic} to that; or leave it out by --where"
+            ) from problem
+        counts = {"records": [written.records], "bytes": [written.bytes_sent]}
+        yield pa.RecordBatch.from_pydict(counts, pa.schema([(name, pa.int64()) for name in counts]))
+
+
+# How far it is, on disk
+
+
+def _kept(settings: ReplaySettings) -> Record | None:
+    path = settings.checkpoint_folder / RECORD_FILE
+    try:
+        return record_of(json.loads(path.read_bytes()), str(path))
+    except FileNotFoundError:
+        return None
+    except ValueError as problem:
+        raise CorruptData(f"{path} is not what was written there: {problem}") from problem
+
+
+def _keep(settings: ReplaySettings, record: Record) -> None:
+    path = settings.checkpoint_folder / RECORD_FILE
+    try:
+        disk.replace(path, json.dumps(record.document()).encode())
+    except OSError as problem:
+        raise CommandFailed(f"cannot write to {path}: {problem.strerror or problem}") from problem

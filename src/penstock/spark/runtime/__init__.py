@@ -1,0 +1,1 @@
+"""Spark as a process on this machine: Java, its start, and what its Python workers need."""

@@ -1,0 +1,1 @@
+"""Topics as Spark sources: batch and stream, planning, positions, and the tasks that read."""

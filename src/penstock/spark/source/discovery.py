@@ -1,0 +1,169 @@
+"""What a query reads, asked of the cluster: which partitions, and from where to where.
+
+Rule: partitions that a user named and the cluster does not have are an error with the name in it.
+      What becomes of partitions that disappear later is decided by whoever knows that they were there.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from penstock.errors import ConfigError
+from penstock.spark.options.options import (
+    AtOffsets,
+    AtTime,
+    AtTimes,
+    Everywhere,
+    Partitions,
+    Pattern,
+    Place,
+    ReadSettings,
+    Subscription,
+    Topics,
+)
+from penstock.spark.options.values import EARLIEST, LATEST
+from penstock.types import TopicId, TopicPartition
+from penstock.wire.cluster import ClusterClient, TopicFacts
+
+log = logging.getLogger("penstock.spark")
+
+_NAMED_IN_MESSAGES_MAX = 5
+
+
+class DataLost(Exception):
+    """Records that the query was to read are not there any more."""
+
+
+class Found(NamedTuple):
+    partitions: frozenset[TopicPartition]
+    ids: Mapping[str, TopicId]
+    missing: tuple[str, ...]
+    """Topics, or partitions, that were named and are not there."""
+
+
+def discover(
+    client: ClusterClient, subscription: Subscription, ids: Mapping[str, TopicId] | None = None
+) -> Found:
+    """What there is. `ids`: those that topics had before; a broker that has others may be behind."""
+    match subscription:
+        case Topics(names):
+            topics = client.topics(names, ids)
+            missing = [name for name in names if name not in topics]
+        case Pattern():
+            everything = client.topics()
+            topics = {
+                name: facts
+                for name, facts in everything.items()
+                if subscription.matches(name) and not facts.internal
+            }
+            missing = []
+        case Partitions(wanted):
+            topics = client.topics(sorted({partition.topic for partition in wanted}), ids)
+            there = wanted & _all_partitions(topics)
+            missing = [str(partition) for partition in sorted(wanted - there)]
+            return Found(there, {name: facts.id for name, facts in topics.items()}, tuple(missing))
+    ids = {name: facts.id for name, facts in topics.items()}
+    return Found(_all_partitions(topics), ids, tuple(missing))
+
+
+def _all_partitions(topics: Mapping[str, TopicFacts]) -> frozenset[TopicPartition]:
+    return frozenset(
+        TopicPartition(name, number) for name, facts in topics.items() for number in range(facts.partitions)
+    )
+
+
+def required(found: Found, subscription: Subscription) -> frozenset[TopicPartition]:
+    """ConfigError if what was named is not there."""
+    if found.missing:
+        what = "partition" if isinstance(subscription, Partitions) else "topic"
+        raise ConfigError(
+            f"there is no {what} {listed(found.missing)}; create it, as with "
+            "penstock topic create NAME, or correct the option"
+        )
+    return found.partitions
+
+
+def resolve(
+    client: ClusterClient, settings: ReadSettings, place: Place, partitions: frozenset[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """An offset for each. A `place` that is settings.start has the rules of a start, others of an end."""
+    which = "starting" if place is settings.start else "ending"
+    match place:
+        case Everywhere(offset):
+            wanted = dict.fromkeys(partitions, offset)
+        case AtOffsets(offsets):
+            _check_same(f"{which}Offsets", offsets, partitions)
+            wanted = dict(offsets)
+        case AtTime(timestamp_ms):
+            times = dict.fromkeys(partitions, timestamp_ms)
+            wanted = _at_times(client, settings, times, is_start=which == "starting")
+        case AtTimes(timestamps_ms):
+            _check_same(f"{which}OffsetsByTimestamp", timestamps_ms, partitions)
+            wanted = _at_times(client, settings, timestamps_ms, is_start=which == "starting")
+    special = {partition: offset for partition, offset in wanted.items() if offset < 0}
+    return wanted | offsets_of(client, special, settings)
+
+
+def offsets_of(
+    client: ClusterClient, wanted: Mapping[TopicPartition, int], settings: ReadSettings
+) -> dict[TopicPartition, int]:
+    """EARLIEST or LATEST to an offset."""
+    if not wanted:
+        return {}
+    found = client.offsets(wanted, read_committed=settings.read_committed)
+    return {partition: offset for partition, (offset, _) in found.items()}
+
+
+def earliest_of(
+    client: ClusterClient, partitions: Iterable[TopicPartition], settings: ReadSettings
+) -> dict[TopicPartition, int]:
+    return offsets_of(client, dict.fromkeys(partitions, EARLIEST), settings)
+
+
+def latest_of(
+    client: ClusterClient, partitions: Iterable[TopicPartition], settings: ReadSettings
+) -> dict[TopicPartition, int]:
+    return offsets_of(client, dict.fromkeys(partitions, LATEST), settings)
+
+
+def _at_times(
+    client: ClusterClient, settings: ReadSettings, times: Mapping[TopicPartition, int], *, is_start: bool
+) -> dict[TopicPartition, int]:
+    found = client.offsets(times, read_committed=settings.read_committed)
+    if is_start and not settings.latest_if_no_match:
+        for partition, (offset, _) in sorted(found.items()):
+            if offset < 0:
+                raise ConfigError(
+                    f"{partition} has no record at or after timestamp {times[partition]}; give an earlier "
+                    "time, or the option startingOffsetsByTimestampStrategy latest to begin with what comes"
+                )
+    return {partition: LATEST if offset < 0 else offset for partition, (offset, _) in found.items()}
+
+
+def _check_same(
+    option: str, named: Mapping[TopicPartition, int], partitions: frozenset[TopicPartition]
+) -> None:
+    if unknown := sorted(named.keys() - partitions):
+        raise ConfigError(f"option {option} names {listed(unknown)}, which this query does not read")
+    if left_out := sorted(partitions - named.keys()):
+        raise ConfigError(
+            f"option {option} leaves out {listed(left_out)}; name every partition, "
+            "with -1 for latest or -2 for earliest where it does not matter"
+        )
+
+
+def report_losses(losses: Iterable[str], settings: ReadSettings) -> None:
+    """DataLost, or a line in the log: as the user wants it."""
+    for loss in losses:
+        if settings.fail_on_data_loss:
+            raise DataLost(
+                f"{loss}. Records that this query was to read may be lost. To go on with what is there, "
+                "set the option failOnDataLoss to false"
+            )
+        log.warning("%s; going on, because failOnDataLoss is false", loss)
+
+
+def listed(names: Iterable[object]) -> str:
+    texts = [str(name) for name in names]
+    more = len(texts) - _NAMED_IN_MESSAGES_MAX
+    return ", ".join(texts[:_NAMED_IN_MESSAGES_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,94 @@
+"""Batch reads: a topic as a table that does not change while it is looked at.
+
+Offsets are settled once, when Spark plans the DataFrame. Every action on it, and every task that is
+run again, reads the same records, as long as the cluster has them.
+
+Spark makes the reader on the driver, sends it to the executors by pickle, and calls `read` there.
+
+Filters are not pushed down: in Spark 4.3 a filter that one action pushed is still in force for the
+next one on the same DataFrame. Options and the schema say what to read.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from penstock.spark.options.client import client_settings
+from penstock.spark.options.names import PAYLOAD
+from penstock.spark.options.options import ReadSettings, batch_read_settings, includes_headers
+from penstock.spark.pool import borrowed
+from penstock.spark.runtime.workers import settle
+from penstock.spark.source.discovery import discover, earliest_of, latest_of, report_losses, required, resolve
+from penstock.spark.source.offsets import Range, bounded, split, with_ids
+from penstock.spark.source.reading import read_range
+from penstock.spark.table import Table, ValueColumns, full_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RangePartition(InputPartition):
+    """One task. `count` is how many tasks the batch was planned with."""
+
+    def __init__(self, wanted: Range, count: int = 1) -> None:
+        super().__init__(tuple(wanted))
+        self.wanted = wanted
+        self.count = count
+
+
+def schema_of(options: Mapping[str, str]) -> StructType:
+    """Asked by Spark before it is known whether a batch or a stream will be read."""
+    schema = full_schema(include_headers=includes_headers(options))
+    payload = payload_of(options)
+    if payload is None:
+        return schema
+    return StructType([*(field for field in schema if field.name != "value"), *payload.fields()])
+
+
+def payload_of(options: Mapping[str, str]) -> ValueColumns | None:
+    """How values become columns, if options say so. Most reads do without, and do not load it."""
+    if not {name.lower() for name in PAYLOAD} & {name.lower() for name in options}:
+        return None
+    from penstock.spark.payload.payload import Payload
+
+    return Payload.from_options(options)
+
+
+class BatchReader(DataSourceReader):
+    @classmethod
+    def of(cls, options: Mapping[str, str], schema: StructType) -> "BatchReader":
+        return cls(batch_read_settings(options), Table(schema, payload_of(options)))
+
+    def __init__(self, settings: ReadSettings, table: Table) -> None:
+        self._settings = settings
+        self._table = table
+
+    def partitions(self) -> list[InputPartition]:
+        """Spark takes an empty list for one partition that it knows nothing of; `read` knows it by that."""
+        settings = self._settings
+        ranges = split(
+            self._ranges(), tasks_min=settings.tasks_min, records_max=settings.records_per_task_max
+        )
+        return [RangePartition(each, len(ranges)) for each in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        settle()
+        if not isinstance(partition, RangePartition):
+            return iter(())
+        return read_range(self._settings, self._table, partition.wanted)
+
+    def _ranges(self) -> list[Range]:
+        settings = self._settings
+        with borrowed(client_settings(settings.access)) as client:
+            found = discover(client, settings.subscription)
+            partitions = required(found, settings.subscription)
+            # In this order, so that what happens meanwhile is no reason to call a position wrong.
+            earliest = earliest_of(client, partitions, settings)
+            start = resolve(client, settings, settings.start, partitions)
+            end = resolve(client, settings, settings.end, partitions)
+            latest = latest_of(client, partitions, settings)
+        plan = bounded(start, end, earliest, latest)
+        report_losses(plan.losses, settings)
+        return with_ids(plan.ranges, found.ids)

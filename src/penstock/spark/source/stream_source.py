@@ -1,0 +1,108 @@
+"""Streams: a topic as a table that grows.
+
+Spark keeps one StreamReader for a query, in a process of its own on the driver, and asks it for news
+at every trigger. What it answers is written to the checkpoint before it is read, so a batch that is
+run again reads the same offsets. Tasks get a copy of the reader as it was at the start; `read` uses
+nothing that changes.
+
+What the next batch is, and which tasks read it, is decided in planner.py.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from penstock.spark.options.options import Limits, ReadSettings, stream_read_settings
+from penstock.spark.runtime.workers import settle
+from penstock.spark.source.mirror import current_query, fulfil
+from penstock.spark.source.offsets import mark_document, mark_of, to_document
+from penstock.spark.source.planner import FirstPartition, Planner
+from penstock.spark.source.reading import read_range
+from penstock.spark.source.source import RangePartition, payload_of
+from penstock.spark.table import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    @classmethod
+    def of(cls, options: Mapping[str, str], schema: StructType) -> "StreamReader":
+        return cls(stream_read_settings(options), Table(schema, payload_of(options)))
+
+    def __init__(self, settings: ReadSettings, table: Table) -> None:
+        self._settings = settings
+        self._table = table
+        self._planner: Planner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What tasks need: connections and the place in the stream stay with the planner."""
+        return self.__dict__ | {"_planner": None}
+
+    @property
+    def planner(self) -> Planner:
+        if self._planner is None:
+            self._planner = Planner(self._settings)
+        return self._planner
+
+    # In the planner's process
+
+    def initialOffset(self) -> dict[str, Any]:
+        return mark_document(self.planner.initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return _read_limit(self._settings.limits)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        takes_all = isinstance(limit, ReadAllAvailable)
+        return mark_document(self.planner.next_end(mark_of(start), takes_all=takes_all))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return to_document(self.planner.latest) or None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.planner.stop_at_what_is_there()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return self.planner.tasks(mark_of(start), mark_of(end))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Comes a batch late; the mirror knows it from `latestOffset`."""
+
+    def stop(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+
+    # In the executors
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        return read_range(self._settings, self._table, self.begun(partition).wanted)
+
+    def begun(self, partition: InputPartition) -> RangePartition:
+        """The task that begins now."""
+        settle()
+        assert isinstance(partition, RangePartition)
+        if isinstance(partition, FirstPartition) and (query := current_query()) is not None:
+            fulfil(partition.duty, self._settings, query)
+        return partition
+
+
+def _read_limit(limits: Limits) -> ReadLimit:
+    """Spark knows one limit at a time; it hands it back, and `next_end` looks at all that were given."""
+    if limits.offsets_max is not None:
+        return ReadMaxRows(limits.offsets_max)
+    if limits.bytes_max is not None:
+        return ReadMaxBytes(limits.bytes_max)
+    if limits.offsets_min is not None:
+        return ReadMinRows(limits.offsets_min)
+    return ReadAllAvailable()

@@ -1,0 +1,249 @@
+"""A fetch that waits: when it looks again, what it costs, and that it lets go of everything."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, cast
+
+import pytest
+
+from penstock.broker.context import RequestContext
+from penstock.broker.data.fetch_reader import Gathered, Limits
+from penstock.broker.data.fetch_sessions import Fetching, PartitionKey, Wanted
+from penstock.broker.data.pending_fetch import Asked, FetchInProgress
+from penstock.broker.router import Later
+from penstock.limits import FETCH_SESSION_PARTITIONS_MAX
+from penstock.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, PartitionData
+from penstock.replication.partition import Partition
+from penstock.security.access import ANONYMOUS, AllowEverything
+from penstock.types import NO_TOPIC_ID
+
+CONTEXT = RequestContext(ANONYMOUS, "PLAINTEXT", "peer", AllowEverything())
+
+
+class FakePartition:
+    def __init__(self) -> None:
+        self.fetch_waits: dict[Any, int] = {}
+        self.follower_waits = self.fetch_waits
+        self.log_start = 0
+        self.shown_bytes = 0
+        self.offline: object | None = None
+
+    def shows(self, count: int) -> None:
+        self.shown_bytes += count
+        self.wake()
+
+    def wake(self) -> None:
+        for wake, number in tuple(self.fetch_waits.items()):
+            wake(number)
+
+
+class FakeFetch:
+    """Reads whatever its partitions have shown, and counts how often it was asked to."""
+
+    def __init__(self, partitions: int = 1, watched_max: int = FETCH_SESSION_PARTITIONS_MAX) -> None:
+        self.watched_max = watched_max
+        self.partitions = [FakePartition() for _ in range(partitions)]
+        self.has_room = True
+        self.watched = 0
+        self.reads = 0
+        self.has_error = False
+        self.moved: list[int] = []
+
+    def limits(self, asked: Asked) -> Limits:
+        return Limits(asked.bytes_max, asked.isolation_level, asked.replica_id)
+
+    def gather(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
+        self.reads += 1
+        gathered = Gathered(limits)
+        gathered.has_error = self.has_error or any(each.offline for each in self.partitions)
+        for entry, partition in zip(wanted, self.partitions, strict=True):
+            gathered.size += partition.shown_bytes
+            gathered.answers.append(self.answer(entry.key.partition))
+        return gathered
+
+    def gather_again(
+        self, wanted: list[Wanted], idle: Gathered, moved: Iterable[int], context: RequestContext
+    ) -> Gathered:
+        """Only those that moved."""
+        self.reads += 1
+        self.moved = sorted(moved)
+        gathered = Gathered(idle.limits)
+        gathered.answers = idle.answers.copy()
+        for number in self.moved:
+            gathered.has_error |= self.partitions[number].offline is not None
+            gathered.size += self.partitions[number].shown_bytes
+            gathered.answers[number] = self.answer(number)
+        return gathered
+
+    def answer(self, number: int) -> PartitionData:
+        partition = self.partitions[number]
+        return PartitionData(number, 0, 0, 0, partition.log_start, records=b"x" * partition.shown_bytes)
+
+    def gather_cold(self, progress: FetchInProgress) -> None:
+        raise AssertionError("nothing is cold here")
+
+    def partitions_of(self, wanted: list[Wanted]) -> list[Partition]:
+        return cast(list[Partition], self.partitions)
+
+    def begin(
+        self, *, wait_ms: int = 60_000, bytes_min: int = 1, replica_id: int = -1
+    ) -> FetchResponse | Later:
+        wanted = [
+            Wanted(PartitionKey("t", NO_TOPIC_ID, number), FetchPartition(partition=number))
+            for number in range(len(self.partitions))
+        ]
+        for entry in wanted:
+            entry.sent_log_start = 0
+        request = FetchRequest(replica_id=replica_id, max_wait_ms=wait_ms, min_bytes=bytes_min)
+        fetching = Fetching(wanted, None, is_incremental=False)
+        return FetchInProgress(self, Asked.by(request, CONTEXT.version), fetching, CONTEXT).begin()
+
+    def is_let_go(self) -> bool:
+        return self.watched == 0 and not any(partition.fetch_waits for partition in self.partitions)
+
+
+def waiting(answer: FetchResponse | Later) -> list[FetchResponse]:
+    """Where the reply will be, once there is one."""
+    assert isinstance(answer, Later)
+    replies: list[Any] = []
+    answer.then(replies.append)
+    return replies
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+async def test_enough_is_answered_at_once() -> None:
+    fetch = FakeFetch()
+    fetch.partitions[0].shown_bytes = 10
+    assert isinstance(fetch.begin(bytes_min=10), FetchResponse)
+    assert fetch.is_let_go()
+
+
+async def test_it_waits_until_there_is_enough_and_reads_once_for_it() -> None:
+    fetch = FakeFetch()
+    fetch.partitions[0].shown_bytes = 100
+    replies = waiting(fetch.begin(bytes_min=1000))
+    for _ in range(80):
+        fetch.partitions[0].shows(10)
+        await turn()
+    assert (replies, fetch.reads) == ([], 1), "what is there is not read to be counted"
+    fetch.partitions[0].shows(100)
+    await turn()
+    assert len(replies) == 1
+    assert fetch.reads == 2
+    assert fetch.is_let_go()
+
+
+async def test_what_all_partitions_have_together_counts() -> None:
+    fetch = FakeFetch(3)
+    replies = waiting(fetch.begin(bytes_min=30))
+    for partition in fetch.partitions:
+        assert replies == []
+        partition.shows(10)
+        await turn()
+    assert len(replies) == 1
+
+
+@pytest.mark.parametrize(("replica_id", "is_told"), [(2, True), (-1, False)])
+async def test_a_follower_that_waits_is_told_of_a_new_start(replica_id: int, *, is_told: bool) -> None:
+    fetch = FakeFetch(2)
+    replies = waiting(fetch.begin(replica_id=replica_id))
+    fetch.partitions[1].wake()
+    await turn()
+    assert replies == []
+    fetch.partitions[1].log_start = 5
+    fetch.partitions[1].wake()
+    await turn()
+    assert bool(replies) == is_told
+
+
+async def test_only_partitions_that_have_more_are_looked_at_again() -> None:
+    fetch = FakeFetch(5)
+    replies = waiting(fetch.begin())
+    for number in (3, 1, 3):
+        fetch.partitions[number].shows(10)
+    await turn()
+    assert fetch.moved == [1, 3]
+    (topic,) = replies[0].responses
+    assert [(data.partition_index, data.records) for data in topic.partitions] == [
+        (0, b""),
+        (1, b"x" * 10),
+        (2, b""),
+        (3, b"x" * 20),
+        (4, b""),
+    ]
+
+
+async def test_what_came_too_little_is_not_missing_when_there_is_enough() -> None:
+    fetch = FakeFetch(3)
+    replies = waiting(fetch.begin(bytes_min=30))
+    for number in range(3):
+        fetch.partitions[number].shows(10)
+        await turn()
+    assert [len(bytes(data.records or b"")) for data in replies[0].responses[0].partitions] == [10, 10, 10]  # type: ignore[arg-type]
+
+
+async def test_a_partition_that_fails_answers_at_once() -> None:
+    fetch = FakeFetch(2)
+    replies = waiting(fetch.begin(bytes_min=1000))
+    fetch.partitions[1].offline = "the disk"
+    fetch.partitions[1].wake()
+    await turn()
+    assert len(replies) == 1
+    assert fetch.is_let_go()
+
+
+async def test_when_the_time_is_up_whatever_is_there_is_sent() -> None:
+    fetch = FakeFetch()
+    answer = fetch.begin(wait_ms=5, bytes_min=1000)
+    assert isinstance(answer, Later)
+    fetch.partitions[0].shows(3)
+    replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    answer.then(replied.set_result)
+    async with asyncio.timeout(5):
+        reply = await replied
+    assert reply.responses[0].partitions[0].records == b"xxx"
+    assert fetch.is_let_go()
+
+
+async def test_a_client_that_left_is_no_longer_watched_for() -> None:
+    fetch = FakeFetch(2)
+    later = fetch.begin(bytes_min=5)
+    assert isinstance(later, Later)
+    assert fetch.watched == 2
+    assert later.abandon is not None
+    later.abandon()
+    assert fetch.is_let_go()
+    fetch.partitions[0].shows(10)
+    await turn()
+    assert fetch.reads == 1
+
+
+async def test_while_replies_fill_the_memory_a_fetch_waits_without_reading() -> None:
+    fetch = FakeFetch()
+    fetch.partitions[0].shown_bytes = 5000
+    fetch.has_room = False
+    replies = waiting(fetch.begin(bytes_min=1000))
+    assert fetch.reads == 0
+    fetch.has_room = True
+    fetch.partitions[0].shows(1)
+    await turn()
+    assert len(replies) == 1
+
+
+async def test_beyond_what_all_may_watch_a_fetch_does_not_wait() -> None:
+    fetch = FakeFetch(3, watched_max=5)
+    first = waiting(fetch.begin())
+    assert isinstance(fetch.begin(), FetchResponse)
+    fetch.partitions[0].shows(1)
+    await turn()
+    assert len(first) == 1
+    fetch.partitions[0].shown_bytes = 0
+    assert isinstance(fetch.begin(), Later), "what was let go is there for the next"
+
+
+async def test_a_wait_beyond_the_longest_is_the_longest() -> None:
+    assert Asked.by(FetchRequest(max_wait_ms=2**31 - 1), 17).wait_ms == 5 * 60 * 1000

@@ -1,0 +1,150 @@
+"""Where logs begin and end, asked of leaders that answer, refuse, or are silent."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from penstock.broker.cluster.peer_requests import PeerQuestions, PeerUnavailable
+from penstock.broker.groups.log_positions import OFFLINE, UNKNOWN, LogPosition, LogPositions, PositionQuestion
+from penstock.broker.replication.replica_fetchers import Way
+from penstock.errors import ErrorCode
+from penstock.groups.offsets.lag import LogSpan
+from penstock.metadata.facts import Broker, ClusterImage, Endpoint, Live, PartitionState, Topic
+from penstock.protocol.messages.log_positions import (
+    LOG_POSITIONS,
+    FoundPosition,
+    LogPositionsRequest,
+    LogPositionsResponse,
+)
+from penstock.types import Offset, TopicId
+
+TOPIC = TopicId(b"t" * 16)
+
+
+def led_by(*leaders: int) -> ClusterImage:
+    states = tuple(
+        PartitionState(index, leader, 0, (1, 2, 3), (1, 2, 3), 0, 1) for index, leader in enumerate(leaders)
+    )
+    topic = Topic("t", TOPIC, internal=False, created_ms=0, overrides={}, partitions=states, revision=1)
+    return ClusterImage(cluster_id="c", topics={"t": topic}, topics_by_id={TOPIC: topic})
+
+
+class Answering:
+    """Other brokers, as far as they answer."""
+
+    def __init__(self, silent: set[int] = frozenset()) -> None:  # type: ignore[assignment]
+        self._silent = silent
+        self.asked: list[tuple[int, int]] = []
+        self.answer = FoundPosition(ErrorCode.NONE, 3, 9, 77)
+
+    async def ask(self, node: int, api: Any, request: LogPositionsRequest, timeout_ms: int) -> Any:
+        self.asked.append((node, len(request.partitions)))
+        if node in self._silent:
+            raise PeerUnavailable(node, "it is silent")
+        return LogPositionsResponse(partitions=[self.answer] * len(request.partitions))
+
+
+def positions(image: ClusterImage, peers: Answering) -> LogPositions:
+    return LogPositions(1, lambda: image, None, None, peers)  # type: ignore[arg-type]
+
+
+async def test_each_leader_is_asked_for_what_it_leads() -> None:
+    peers = Answering()
+    wanted = [PositionQuestion(TOPIC, index, Offset(5)) for index in (0, 1, 2)]
+    found = await positions(led_by(2, 3, 2), peers).find(wanted)
+    assert found == [LogPosition(LogSpan(Offset(3), Offset(9)), 77)] * 3
+    assert sorted(peers.asked) == [(2, 2), (3, 1)]
+
+
+async def test_what_a_silent_leader_leads_is_unknown_and_the_rest_is_not() -> None:
+    wanted = [PositionQuestion(TOPIC, index, Offset(5)) for index in (0, 1, 2)]
+    found = await positions(led_by(2, 3, 2), Answering(silent={2})).find(wanted)
+    assert [found[0], found[2]] == [UNKNOWN, UNKNOWN]
+    assert found[1].span == LogSpan(Offset(3), Offset(9))
+
+
+async def test_a_partition_without_a_leader_is_offline_and_nobody_is_asked() -> None:
+    peers = Answering()
+    assert await positions(led_by(-1), peers).find([PositionQuestion(TOPIC, 0)]) == [OFFLINE]
+    assert await positions(led_by(2), peers).find([PositionQuestion(TOPIC, 9)]) == [OFFLINE]
+    assert peers.asked == []
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(ErrorCode.KAFKA_STORAGE_ERROR, OFFLINE), (ErrorCode.NOT_LEADER_OR_FOLLOWER, UNKNOWN)],
+)
+async def test_a_leader_may_not_know_either(code: ErrorCode, expected: LogPosition) -> None:
+    peers = Answering()
+    peers.answer = FoundPosition(code)
+    assert await positions(led_by(2), peers).find([PositionQuestion(TOPIC, 0)]) == [expected]
+
+
+async def test_many_partitions_are_asked_for_in_several_questions() -> None:
+    peers = Answering()
+    image = led_by(*[2] * 2_500)
+    found = await positions(image, peers).find([PositionQuestion(TOPIC, index) for index in range(2_500)])
+    assert len(found) == 2_500
+    assert peers.asked == [(2, 1_000), (2, 1_000), (2, 500)]
+
+
+class Known:
+    """A cluster with one other broker, at an address."""
+
+    def __init__(self, port: int) -> None:
+        self.config = self
+        self.node = self
+        self.node_id = 1
+        self.become(port, epoch=5)
+
+    def become(self, port: int, epoch: int) -> None:
+        endpoints = {"PLAINTEXT": Endpoint("127.0.0.1", port)}
+        broker = Broker(2, None, endpoints, 1, incarnation="i", live=Live(epoch, "i", "d"))
+        self.image = ClusterImage(cluster_id="c", brokers={2: broker})
+
+
+@pytest.fixture
+async def silent_port() -> AsyncIterator[int]:
+    """Where connections are taken, and nothing is ever said."""
+    connections: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: connections.append(writer), "127.0.0.1", 0)
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+    for writer in connections:
+        writer.close()
+
+
+async def test_a_silent_broker_is_waited_for_once_and_asked_again_when_it_is_new(silent_port: int) -> None:
+    cluster = Known(silent_port)
+    peers = PeerQuestions(cluster, Way("PLAINTEXT"))  # type: ignore[arg-type]
+    loop, durations = asyncio.get_running_loop(), []
+    for epoch in (5, 5, 6):
+        cluster.become(silent_port, epoch)
+        began = loop.time()
+        with pytest.raises(PeerUnavailable, match="broker 2: no answer from"):
+            await peers.ask(2, LOG_POSITIONS, LogPositionsRequest(), 200)
+        durations.append(loop.time() - began)
+    assert durations[0] >= 0.2
+    assert durations[1] < 0.1, "its failure is remembered"
+    assert durations[2] >= 0.2, "another session of it may answer"
+
+
+async def test_a_silent_leader_holds_up_one_page_and_not_the_next(silent_port: int) -> None:
+    peers: Any = PeerQuestions(Known(silent_port), Way("PLAINTEXT"))  # type: ignore[arg-type]
+    found, loop, durations = positions(led_by(2), peers), asyncio.get_running_loop(), []
+    for _ in range(3):
+        began = loop.time()
+        assert await found.find([PositionQuestion(TOPIC, 0)]) == [UNKNOWN]
+        durations.append(loop.time() - began)
+    assert durations[0] >= 1.0
+    assert max(durations[1:]) < 0.5
+
+
+async def test_a_broker_that_is_not_registered_or_not_there_is_not_asked() -> None:
+    cluster = Known(1)
+    peers = PeerQuestions(cluster, Way("ELSEWHERE"))  # type: ignore[arg-type]
+    for node in (2, 9):
+        with pytest.raises(PeerUnavailable, match="not running"):
+            await peers.ask(node, LOG_POSITIONS, LogPositionsRequest(), 200)

@@ -1,0 +1,507 @@
+"""A broker of a cluster that finds a copy damaged, over a simulated store and disk. On virtual time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from penstock.broker.replication.damaged_replicas import DamagedReplicas
+from penstock.broker.storage.cold_reads import ColdReads
+from penstock.broker.storage.storage import Storage
+from penstock.controller.elections import ElectionType, elect
+from penstock.controller.topics import Assignment, NewTopic, TopicDefaults, TopicRequest, create_topic
+from penstock.errors import CorruptData, StorageFailed, StorageFull
+from penstock.host.disk import TooManyOpenFiles
+from penstock.host.tasks import Tasks
+from penstock.limits import DISK_RESERVE_FREE_BYTES, READ_FAILURES_MAX
+from penstock.log.damaged_copies import GivenUp, RoomForCopies
+from penstock.log.data_directory import DataDirectory
+from penstock.log.reading.cold_reading import ColdResult
+from penstock.metadata.image import ClusterImage, PartitionState
+from penstock.observability.logs import Silence
+from penstock.replication.fetch_plan import Replica
+from penstock.replication.manager import Partitions
+from penstock.replication.partition import Partition
+from penstock.sim.disk import Mount
+from penstock.sim.scheduler import VirtualTimeLoop
+from penstock.sim.store import SimStore, StoreFaults
+from penstock.sim.worker import SimWorker
+from penstock.types import TopicId, TopicPartition
+from tests.unit.broker.cluster.test_membership import Node, nodes
+from tests.unit.broker.replication.test_isr_updates import CONFIG, LoopClock
+from tests.unit.log.log_support import NOW_MS, append, new_disk
+from tests.unit.replication.replica_support import sync
+from tests.unit.replication.test_manager import directory_on
+
+ORDERS = TopicPartition("orders", 0)
+TOPIC_ID = TopicId(b"orders----------")
+NOTE = "data/logs/orders-0/damaged"
+DAMAGE = CorruptData("the checksum of the batch at offset 0 does not match")
+
+
+class Events(Silence):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.fields: list[dict[str, object]] = []
+
+    def info(self, event: str, **fields: object) -> None:
+        self.said.append(event)
+        self.fields.append(fields)
+
+    def told(self, event: str) -> list[dict[str, object]]:
+        """What was said beside this event, each time."""
+        return [fields for said, fields in zip(self.said, self.fields, strict=True) if said == event]
+
+    warning = error = info
+
+
+class Damaged:
+    """Broker 1, which has a replica of each partition that there is; brokers 2 and 3 have one too."""
+
+    def __init__(self, loop: VirtualTimeLoop, one: Node) -> None:
+        self.node = one
+        self.disk: Mount = new_disk()
+        self.directory: DataDirectory = directory_on(self.disk)
+        self.log = Events()
+        self.job_seconds = 0.01
+        """Of the thread that writes small files and moves folders."""
+        workers = SimWorker(loop, lambda: 0.01), SimWorker(loop, lambda: self.job_seconds)
+        self.storage = Storage(
+            self.directory,
+            lambda: CONFIG,
+            workers,
+            LoopClock(),
+            self.log,
+            lambda name, _: SimWorker(loop, lambda: 0.01),
+        )
+        self.storage.partitions.may_lead = one.admission
+        self.storage.partitions.others_may_have_it = True
+        self.storage.open(one.cluster.image)
+        one.cluster.subscribe(self.storage.follow)
+        self.looked_at: list[Replica] = []
+        self.is_replaced = False
+        """Another process was admitted under the same id."""
+        self.damaged = DamagedReplicas(
+            one.cluster,
+            self.storage,
+            lambda: one.membership.epoch - self.is_replaced,
+            self.looked_at.append,
+            self.log,
+        )
+        self.failures: list[BaseException] = []
+        self.tasks = Tasks(lambda name, failure: self.failures.append(failure))
+        self.damaged.open()
+        self.tasks.start(self.damaged.run(), "damaged replicas")
+
+    async def create(self, *replicas: int) -> None:
+        """Two partitions, led by the first and the second of these. The first partition is written to."""
+        others_first = (*replicas[1:], *replicas[:1])
+        assignments = [Assignment(0, replicas), Assignment(1, others_first)]
+        request = TopicRequest(name="orders", assignments=assignments)
+        await self.node.cluster.change(
+            lambda image: create_topic(
+                image,
+                request,
+                NewTopic(TOPIC_ID, NOW_MS),
+                defaults=TopicDefaults(1, 1),
+                validate_overrides=lambda overrides: None,
+            )
+        )
+        append(self.partition.log, [b"x"], epoch=0)
+        sync(self.partition)
+
+    @property
+    def partition(self) -> Partition:
+        found = self.storage.partitions.find("orders", 0)
+        assert found is not None
+        return found
+
+    def folder_bytes(self, index: int) -> int:
+        folder = f"data/logs/orders-{index}"
+        return sum(self.disk.size_of(f"{folder}/{name}") for name in self.disk.list_folder(folder))
+
+    @property
+    def state(self) -> PartitionState:
+        state = self.node.cluster.image.partition("orders", 0)
+        assert state is not None
+        return state
+
+    def require_copied_anew(self) -> None:
+        partition = self.partition
+        assert (partition.is_damaged, partition.offline, partition.log.log_end_offset) == (False, None, 0)
+        assert partition.following is not None
+        assert partition.leader_epoch == self.state.leader_epoch
+        assert self.disk.list_folder("data/strays") == ["orders-0.damaged"]
+        assert not self.disk.exists("data/logs/orders-0")
+        assert self.looked_at == [Replica(TOPIC_ID, 0)] * 2, "fetched no more, and again"
+
+
+Scene = Callable[[SimStore, Damaged, list[Node]], Awaitable[None]]
+
+
+def play(scene: Scene, *, replicas: tuple[int, ...] = (1, 2, 3)) -> None:
+    loop = VirtualTimeLoop(Random(1))
+    store = SimStore(loop, Random(1), StoreFaults(delay_seconds=(0.001, 0.01)))
+
+    async def run() -> None:
+        async with nodes(store, 1, 2, 3) as (one, two, three):
+            broker = Damaged(loop, one)
+            await broker.create(*replicas)
+            await scene(store, broker, [two, three])
+            await broker.tasks.stop()
+            assert not broker.failures
+
+    try:
+        loop.run_until_complete(run())
+    finally:
+        loop.close()
+
+
+def test_a_damaged_leader_hands_over_and_begins_anew() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        broker.storage.damage(broker.partition, DAMAGE)
+        assert broker.partition.offline is not None
+        await asyncio.sleep(1)
+        assert (broker.state.leader, broker.state.isr) == (2, (2, 3))
+        broker.require_copied_anew()
+        assert broker.log.said[:2] == ["partition.damaged", "partition.handed_over"]
+
+    play(scene)
+
+
+def test_a_damaged_follower_leaves_the_in_sync_replicas_under_a_new_epoch() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        epoch = broker.state.leader_epoch
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(1)
+        assert (broker.state.leader, broker.state.isr) == (2, (2, 3))
+        assert broker.state.leader_epoch == epoch + 1, "a late fetch for the damaged copy is rejected"
+        broker.require_copied_anew()
+        assert broker.log.said[:2] == ["partition.damaged", "partition.out_of_sync"]
+
+    play(scene, replicas=(2, 1, 3))
+
+
+def test_a_damaged_replica_keeps_trying_while_the_store_is_unavailable() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        store.go_away()
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(30)
+        assert 1 in broker.state.isr
+        assert broker.partition.is_damaged
+        assert not broker.disk.exists("data/strays"), "the cluster still counts on it"
+        store.come_back()
+        await asyncio.sleep(15)
+        assert 1 not in broker.state.isr
+        broker.require_copied_anew()
+
+    play(scene)
+
+
+def test_the_last_copy_is_kept_until_another_that_has_it_is_there() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        for node in others:
+            await node.die()
+        await asyncio.sleep(15)
+        assert (broker.state.leader, broker.state.isr, broker.state.elr) == (1, (1,), (3,))
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(5)
+        assert (broker.state.leader, broker.partition.is_damaged) == (1, True)
+        assert "partition.last_copy_damaged" in broker.log.said
+        assert broker.disk.exists(NOTE)
+        assert not broker.disk.exists("data/strays")
+        back = Node(store, 3)
+        await back.join()
+        try:
+            await asyncio.sleep(5)
+            assert (broker.state.leader, broker.state.isr) == (3, (3,))
+            broker.require_copied_anew()
+        finally:
+            await back.die()
+
+    play(scene)
+
+
+def test_leadership_that_comes_to_a_damaged_copy_is_handed_over() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        broker.storage.damage(broker.partition, StorageFailed("a truncation that could not be completed"))
+        store.go_away()  # before it could leave the in-sync replicas
+        await others[0].die()
+        await asyncio.sleep(1)
+        store.come_back()
+        await asyncio.sleep(15)
+        assert (broker.state.leader, broker.state.isr) == (3, (3,))
+        broker.require_copied_anew()
+
+    play(scene, replicas=(2, 1, 3))
+
+
+def test_a_copy_that_cannot_be_set_aside_yet_is_tried_again() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        refusals = [StorageFull("no room for the folder"), StorageFailed("cannot rename it")] * 3
+        give_up = broker.directory.give_up_damaged
+
+        def refusing(partition: TopicPartition, mark: str, room: RoomForCopies) -> GivenUp:
+            if refusals:
+                raise refusals.pop()
+            return give_up(partition, mark, room)
+
+        broker.directory.give_up_damaged = refusing  # type: ignore[method-assign]
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(0.2)
+        assert (broker.state.isr, broker.partition.is_damaged) == ((2, 3), True)
+        await asyncio.sleep(60)
+        assert broker.log.said.count("partition.not_mended") == 6
+        broker.require_copied_anew()
+
+    play(scene)
+
+
+def test_a_process_that_was_replaced_withdraws_nothing_of_its_successor() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        broker.is_replaced = True
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(5)
+        assert (broker.state.leader, broker.state.isr) == (1, (1, 2, 3))
+        assert broker.partition.is_damaged
+        assert not broker.disk.exists("data/strays")
+
+    play(scene)
+
+
+def test_a_withdrawn_copy_that_is_elected_uncleanly_stays_offline_and_is_kept() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        def refusing(partition: TopicPartition, mark: str, room: RoomForCopies) -> GivenUp:
+            raise StorageFailed("cannot rename it")
+
+        broker.directory.give_up_damaged = refusing  # type: ignore[method-assign]
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(1)
+        assert broker.state.isr == (2, 3)
+        for node in others:
+            await node.die()
+        await asyncio.sleep(15)
+        await broker.node.cluster.change(lambda image: elect(image, "orders", 0, ElectionType.UNCLEAN))
+        await asyncio.sleep(5)
+        after = broker.state
+        assert (after.leader, after.isr) == (1, (1,))
+        assert broker.partition.is_damaged
+        assert broker.partition.offline is not None, (
+            "it answers nobody, so that no follower truncates its log"
+        )
+        assert "partition.last_copy_damaged" in broker.log.said
+        assert broker.disk.exists("data/logs/orders-0"), "it is not given up while it is all there is"
+
+    play(scene)
+
+
+def test_a_damaged_copy_is_kept_where_another_one_fits_beside_it() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        size_bytes = broker.folder_bytes(0)
+        broker.storage.damage(broker.partition, DAMAGE)
+        broker.disk.disk.room_bytes = 2 * size_bytes + DISK_RESERVE_FREE_BYTES
+        await asyncio.sleep(1)
+        broker.require_copied_anew()
+        (said,) = broker.log.told("partition.begins_anew")
+        assert (said["files"], said["moved_to"]) == ("kept", "data/strays/orders-0.damaged")
+        assert said["size_bytes"] == size_bytes + len(str(DAMAGE)), "with the note that it is damaged"
+
+    play(scene)
+
+
+def test_a_damaged_copy_is_removed_where_another_one_does_not_fit_beside_it() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        size_bytes = broker.folder_bytes(0)
+        broker.storage.damage(broker.partition, DAMAGE)
+        broker.disk.disk.room_bytes = size_bytes + DISK_RESERVE_FREE_BYTES
+        await asyncio.sleep(1)
+        assert (broker.partition.is_damaged, broker.partition.log.log_end_offset) == (False, 0)
+        assert not broker.disk.exists("data/strays")
+        assert [name for name in broker.disk.list_folder("data/logs") if name.startswith("0.")] == []
+        assert not broker.disk.exists("data/logs/orders-0")
+        (said,) = broker.log.told("partition.begins_anew")
+        assert said["files"] == "removed"
+        assert "moved_to" not in said
+        assert broker.disk.disk.room_bytes >= 2 * size_bytes, "the copy has the room of the damaged one"
+
+    play(scene)
+
+
+def test_a_copy_is_set_aside_after_its_damage_was_noted_however_slow_the_disk_is() -> None:
+    """A process that is killed in between goes on where it was: the note is in the folder."""
+
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        steps: list[str] = []
+        note, set_aside = broker.directory.note_damage, broker.directory.set_aside_damaged
+
+        def noting(partition: TopicPartition, reason: str) -> None:
+            note(partition, reason)
+            steps.append("noted")
+
+        def setting_aside(partition: TopicPartition) -> str:
+            steps.append("set aside")
+            return set_aside(partition)
+
+        broker.directory.note_damage = noting  # type: ignore[method-assign]
+        broker.directory.set_aside_damaged = setting_aside  # type: ignore[method-assign]
+        broker.job_seconds = 20
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(5)
+        assert (broker.state.leader, steps) == (2, []), "clients do not wait for the disk"
+        await asyncio.sleep(90)
+        assert steps == ["noted", "set aside"]
+        broker.require_copied_anew()
+
+    play(scene)
+
+
+def test_copies_that_are_under_way_need_room_too() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        second = broker.storage.partitions.find("orders", 1)
+        assert second is not None
+        for partition in (broker.partition, second):
+            append(partition.log, [b"x" * 100_000], epoch=0)
+            sync(partition)
+        broker.disk.disk.room_bytes = 150_000 + DISK_RESERVE_FREE_BYTES
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(1)
+        broker.storage.damage(second, DAMAGE)
+        await asyncio.sleep(1)
+        assert [said["files"] for said in broker.log.told("partition.begins_anew")] == ["kept", "removed"]
+
+    play(scene)
+
+
+class Unreadable:
+    """A read of a segment that the device fails."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.segments = (partition.log.view(partition.log.active),)
+
+    def run(self) -> ColdResult:
+        raise StorageFailed("cannot read 00000000000000000000.log: Input/output error")
+
+
+class Inline:
+    async def run(self, job: Callable[[], Any]) -> Any:
+        return job()
+
+
+async def fail_to_read(broker: Damaged, times: int, pause_seconds: float) -> None:
+    reads = ColdReads(cast(Any, Inline()), broker.storage.read_failed)
+    for _ in range(times):
+        with pytest.raises(StorageFailed):
+            await reads.run(broker.partition, Unreadable(broker.partition))
+        await asyncio.sleep(pause_seconds)
+
+
+@pytest.mark.parametrize("pause_seconds", [0.6, 1, 29])
+def test_a_leader_that_cannot_read_a_segment_again_and_again_hands_over(pause_seconds: float) -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        await fail_to_read(broker, READ_FAILURES_MAX - 1, pause_seconds)
+        assert (broker.partition.offline, broker.log.said) == (None, ["partition.read_failed"])
+        await fail_to_read(broker, 1, 1)
+        assert (broker.state.leader, broker.state.isr) == (2, (2, 3))
+        broker.require_copied_anew()
+        assert not broker.disk.exists("data/strays/orders-0.damaged/damaged"), "an I/O error may pass"
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("times", "pause_seconds"), [(20, 0.01), (10, 31)])
+def test_reads_that_fail_together_or_now_and_then_are_no_reason_to_hand_over(
+    times: int, pause_seconds: float
+) -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        await fail_to_read(broker, times, pause_seconds)
+        assert (broker.state.leader, broker.partition.offline) == (1, None)
+
+    play(scene)
+
+
+def test_the_last_copy_stays_in_use_where_it_can_be_read() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        for node in others:
+            await node.die()
+        await asyncio.sleep(15)
+        assert broker.state.isr == (1,)
+        await fail_to_read(broker, 20, 1)
+        assert (broker.state.leader, broker.partition.offline) == (1, None)
+        assert broker.log.said == ["partition.read_failed"], "once"
+        back = Node(store, 3)
+        await back.join()
+        try:
+            await asyncio.sleep(5)
+            await fail_to_read(broker, 1, 1)
+            assert (broker.state.leader, broker.state.isr) == (3, (3,))
+            broker.require_copied_anew()
+        finally:
+            await back.die()
+
+    play(scene)
+
+
+def test_a_device_that_is_full_or_has_no_descriptor_is_no_reason_to_hand_over() -> None:
+    class Short(Unreadable):
+        def run(self) -> ColdResult:
+            raise TooManyOpenFiles("cannot open 00000000000000000000.log: Too many open files")
+
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        reads = ColdReads(cast(Any, Inline()), broker.storage.read_failed)
+        for _ in range(10):
+            with pytest.raises(TooManyOpenFiles):
+                await reads.run(broker.partition, Short(broker.partition))
+            await asyncio.sleep(1)
+        assert (broker.state.leader, broker.partition.offline, broker.log.said) == (1, None, [])
+
+    play(scene)
+
+
+def test_each_further_renewal_of_a_partition_waits_longer() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        for wait_seconds in (0, 60, 120, 240):
+            broker.storage.damage(broker.partition, DAMAGE)
+            if wait_seconds:
+                await asyncio.sleep(wait_seconds - 1)
+                assert broker.partition.is_damaged
+                assert 1 not in broker.state.isr, "it leaves the in-sync replicas at once"
+                assert broker.log.told("partition.renewal_waits")[-1]["seconds"] == wait_seconds
+            await asyncio.sleep(2)
+            assert not broker.partition.is_damaged
+        assert [said["renewals"] for said in broker.log.told("partition.renewal_waits")] == [1, 2, 3]
+        second = broker.storage.partitions.find("orders", 1)
+        assert second is not None
+        broker.storage.damage(second, DAMAGE)
+        await asyncio.sleep(1)
+        second = broker.storage.partitions.find("orders", 1)
+        assert second is not None
+        assert not second.is_damaged, "it was never renewed before"
+
+    play(scene)
+
+
+def test_damage_found_by_reading_is_remembered_over_a_restart() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        before = broker.node.cluster.image
+        store.go_away()
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(1)
+        assert broker.disk.read_file(NOTE).decode() == str(DAMAGE)
+        again = reopened(broker.disk, before)
+        assert again.lost, "the cluster is told"
+        assert broker.disk.list_folder("data/strays") == ["orders-0.damaged"]
+        found = again.find("orders", 0)
+        assert found is not None
+        assert (found.is_damaged, found.log.log_end_offset) == (False, 0)
+        store.come_back()
+
+    play(scene)
+
+
+def reopened(disk: Mount, image: ClusterImage) -> Partitions:
+    partitions = Partitions(directory_on(disk), CONFIG, lambda partition: None)
+    partitions.others_may_have_it = True
+    list(partitions.open_all(image))
+    return partitions

@@ -1,0 +1,55 @@
+"""`penstock produce` when records cannot be stored: it ends soon, and counts."""
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from penstock.cli.connection import Broker
+from penstock.cli.records.produce import Acks, Compression, Sender
+from penstock.cli.records.record_input import ANY_PARTITION, Outgoing
+from penstock.config.listeners import parse_address
+from penstock.errors import CommandFailed
+from penstock.testing import broker
+
+RECORD = Outgoing(b"x", None, (), ANY_PARTITION)
+TIMEOUT_S = 2.0
+QUEUED_MAX = 100_000
+"""Records that librdkafka takes at once. Each of them has the whole time-out."""
+
+
+def test_a_broker_that_is_gone_ends_it_after_one_time_out_whatever_else_would_be_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = 0
+
+    def records() -> Iterator[Outgoing]:
+        nonlocal given
+        for _ in range(QUEUED_MAX * 4):
+            given += 1
+            if sender.records:
+                served.close()
+            yield RECORD
+
+    with ExitStack() as served:
+        address = parse_address(served.enter_context(broker(**{"num.partitions": 2})).bootstrap)
+        assert address is not None
+        sender = sender_to(Broker((address,), TIMEOUT_S), "orders")
+        with pytest.raises(CommandFailed) as failed:
+            sender.send(records())
+
+    said = str(failed.value)
+    assert given < QUEUED_MAX * 4
+    assert f"what follows record {given - 1} of the input" in said
+    not_stored = sum(map(int, re.findall(r"^([0-9]+) records? not stored: cannot reach", said, re.M)))
+    assert not_stored <= QUEUED_MAX
+    assert sender.records + not_stored == given - 1
+    assert capsys.readouterr().err.startswith(f"{sender.records} record")
+
+
+def sender_to(reached: Broker, topic: str) -> Sender:
+    from penstock.cli.topic_state import find_or_make_topic
+
+    find_or_make_topic(reached, topic)
+    return Sender(reached, topic, Compression.NONE, Acks.ALL)
