@@ -1,12 +1,12 @@
 """Rules of the code base that a reader relies on."""
 
 import ast
+import importlib
 import re
 from pathlib import Path
 
 import pytest
 
-from penstock.broker.access_table import ACCESS
 from penstock.protocol.apis import APIS
 
 ROOT = Path(__file__).parents[2]
@@ -34,8 +34,12 @@ def test_each_api_has_one_file() -> None:
     assert sorted(int(card["key"]) for card in keys if card) == sorted(APIS)
 
 
-def test_each_api_has_a_row_in_the_access_table() -> None:
-    assert sorted(ACCESS) == sorted(APIS)
+@pytest.mark.parametrize("path", API_FILES, ids=relative)
+def test_each_api_declares_beside_its_handler_what_it_serves(path: Path) -> None:
+    module = importlib.import_module(f"penstock.broker.apis.{path.stem}")
+    declared = [value.api for value in vars(module).values() if hasattr(value, "api")]
+    card = CARD.match(module.__doc__ or "")
+    assert [api.messages.key for api in declared] == [int(card["key"])] if card else []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)

@@ -16,11 +16,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from enum import Enum
 from typing import Any, NamedTuple
 
-from penstock.broker.access_table import ACCESS, AccessRow, denied_names
 from penstock.broker.context import RequestContext
 from penstock.broker.quotas import Quotas
+from penstock.broker.served_api import ServedApi
 from penstock.errors import ProtocolError
-from penstock.limits import DECODED_BYTES_PER_BYTE, DECODED_REQUEST_BYTES
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.compiler import Decoder, decoder
 from penstock.protocol.frames import RequestHeader, encode_response, parse_header
@@ -68,26 +67,15 @@ Answer = Struct | None | Later | Coroutine[Any, Any, Struct]
 Handler = Callable[[Any, RequestContext], Answer | Awaitable[Struct]]
 
 
-def weigh_by_size(request: Any, frame_bytes: int) -> int:
-    return DECODED_REQUEST_BYTES + DECODED_BYTES_PER_BYTE * frame_bytes
-
-
-def never_waits(request: Any, frame_bytes: int) -> int:
-    """For handlers that only ever answer at once."""
-    return 0
-
-
 class Route(NamedTuple):
-    api: Api[Struct, Struct]
+    api: ServedApi
     handle: Handler
-    oldest_advertised: int | None = None
-    """Lower than the oldest that is served, where old clients draw conclusions from the range."""
-    weigh: Callable[[Any, int], int] = weigh_by_size
-    """What a request that waits for its answer is counted as, from itself and the size of its frame."""
     check: Callable[[Any], None] | None = None
-    """Raises ProtocolError for a request whose handler is not even asked, when it has been decoded."""
-    is_listed: bool = True
-    """Whether ApiVersions tells clients of it."""
+    """Raises ProtocolError for a decoded request that must not reach its handler."""
+
+    @property
+    def messages(self) -> Api[Struct, Struct]:
+        return self.api.messages
 
 
 class Router:
@@ -102,15 +90,13 @@ class Router:
         self._quotas = quotas
         self._image = image
         self._routes: dict[int, Route] = {}
-        self._rows: dict[int, AccessRow] = {}
         self._decoders: dict[tuple[int, int], Decoder[Struct]] = {}
         for route in routes:
             self.add(route)
 
     def add(self, route: Route) -> None:
-        key = route.api.key
-        assert key not in self._routes, f"two handlers for {route.api.name}"
-        self._rows[key] = ACCESS[key]
+        key = route.messages.key
+        assert key not in self._routes, f"two handlers for {route.messages.name}"
         self._routes[key] = route
 
     def supported(self) -> list[tuple[int, int, int]]:
@@ -118,11 +104,13 @@ class Router:
         return [
             (
                 key,
-                route.api.versions[0] if route.oldest_advertised is None else route.oldest_advertised,
-                route.api.versions[1],
+                route.messages.versions[0]
+                if route.api.oldest_advertised is None
+                else route.api.oldest_advertised,
+                route.messages.versions[1],
             )
             for key, route in sorted(self._routes.items())
-            if route.is_listed
+            if route.api.is_listed
         ]
 
     def decode(self, header: RequestHeader, frame: memoryview, position: int) -> Struct:
@@ -137,7 +125,7 @@ class Router:
         if not self.knows(header.api_key, header.api_version):
             return 0  # refused as soon as it is looked at
         request = self.decode(header, frame, position)
-        return self._routes[header.api_key].weigh(request, len(frame))
+        return self._routes[header.api_key].api.weigh(request, len(frame))
 
     def dispatch(
         self, header: RequestHeader, request: Struct, request_bytes: int, connection: RequestContext
@@ -149,9 +137,7 @@ class Router:
         key, version = header.api_key, header.api_version
         route = self._routes[key]
         if not self._authorizer.allows_everything:
-            denied = denied_names(
-                self._rows[key], request, self._image(), connection.principal, self._authorizer
-            )
+            denied = route.api.denied_names(request, self._image(), connection.principal, self._authorizer)
             context = connection.for_request(version, header.client_id, denied)
         else:
             context = connection.undenied(version, header.client_id)
@@ -160,15 +146,15 @@ class Router:
 
     def knows(self, api_key: int, version: int) -> bool:
         route = self._routes.get(api_key)
-        return route is not None and route.api.has_version(version)
+        return route is not None and route.messages.has_version(version)
 
     def _decoder_of(self, key: int, version: int) -> Decoder[Struct]:
         route = self._routes.get(key)
         if route is None:
             raise ProtocolError(f"api key {key} is not served")
-        if not route.api.has_version(version):
-            raise ProtocolError(f"{route.api.name} version {version} is not served")
-        found = decoder(route.api.request, version, route.api.is_flexible(version))
+        if not route.messages.has_version(version):
+            raise ProtocolError(f"{route.messages.name} version {version} is not served")
+        found = decoder(route.messages.request, version, route.messages.is_flexible(version))
         if route.check is not None:
             found = _checked(found, route.check)
         self._decoders[key, version] = found
@@ -189,4 +175,4 @@ def encode_reply(route: Route, header: RequestHeader, reply: Struct) -> list[Buf
         frame = plain_reply(header.api_version, header.correlation_id, reply)
         if frame is not None:
             return [frame]
-    return encode_response(route.api, header.api_version, header.correlation_id, reply)
+    return encode_response(route.messages, header.api_version, header.correlation_id, reply)

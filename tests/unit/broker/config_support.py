@@ -4,16 +4,16 @@ Records count as soon as they are appended (log.flush.policy os), unless a test 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.broker.access_table import ACCESS, denied_names
 from penstock.broker.cluster.metadata_service import CLUSTER_LIMITS, Cluster, ClusterLimits
 from penstock.broker.context import RequestContext
 from penstock.broker.router import Later
+from penstock.broker.routes import ServingHandler
 from penstock.config.broker import BrokerConfig
 from penstock.config.layers import Given
 from penstock.controller.topics import (
@@ -82,7 +82,7 @@ class Inside(NamedTuple):
     async def ask(
         self,
         api: Api[Struct, Struct],
-        handler: Callable[[Any, RequestContext], Any],
+        handler: ServingHandler,
         request: Struct,
         *,
         version: int | None = None,
@@ -90,7 +90,7 @@ class Inside(NamedTuple):
     ) -> Any:
         """The handler's reply, which must also be one that can be sent."""
         version = api.versions[1] if version is None else version
-        denied = denied_names(ACCESS[api.key], request, self.cluster.image, ANONYMOUS, authorizer)
+        denied = handler.api.denied_names(request, self.cluster.image, ANONYMOUS, authorizer)
         connection = RequestContext(ANONYMOUS, "PLAINTEXT", "127.0.0.1", authorizer)
         reply = handler(request, connection.for_request(version, "tests", denied))
         if isawaitable(reply):

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from inspect import isawaitable
 from typing import Any, TypeVar
 
-from penstock.broker.access_table import ACCESS, denied_names
 from penstock.broker.cluster.metadata_service import CLUSTER_LIMITS, Cluster, ClusterLimits
 from penstock.broker.cluster.topic_creation import TopicCreation, WantedTopic
 from penstock.broker.context import RequestContext
+from penstock.broker.routes import ServingHandler
 from penstock.config.broker import BrokerConfig
 from penstock.config.layers import Given
 from penstock.controller.topics import TopicRequest, register_broker
@@ -111,7 +111,7 @@ class Asker:
     def answer(
         self,
         api: Api[Struct, Struct],
-        handler: Callable[[Any, RequestContext], Any],
+        handler: ServingHandler,
         request: Struct,
         version: int,
         *,
@@ -119,14 +119,14 @@ class Asker:
         listener: str = LISTENER,
     ) -> Any:
         """What the handler returns: a reply, or a coroutine for one."""
-        denied = denied_names(ACCESS[api.key], request, self.cluster.image, ANONYMOUS, authorizer)
+        denied = handler.api.denied_names(request, self.cluster.image, ANONYMOUS, authorizer)
         connection = RequestContext(ANONYMOUS, listener, "127.0.0.1", authorizer)
         return handler(request, connection.for_request(version, "tests", denied))
 
     async def ask(
         self,
         api: Api[Struct, Response],
-        handler: Callable[[Any, RequestContext], Any],
+        handler: ServingHandler,
         request: Struct,
         version: int | None = None,
         *,

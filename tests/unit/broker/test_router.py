@@ -4,8 +4,12 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.apis.log_positions import LogPositions
+from penstock.broker.apis.metadata import Metadata
+from penstock.broker.apis.produce import Produce
 from penstock.broker.context import RequestContext
-from penstock.broker.router import Later, Route, Router, never_waits
+from penstock.broker.router import Later, Route, Router
+from penstock.broker.served_api import never_waits
 from penstock.errors import ProtocolError
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.frames import encode_request, parse_header
@@ -40,7 +44,7 @@ class Desk:
         self.quotas = Charging()
         authorizer = authorizer or AllowEverything()
         image = ClusterImage(cluster_id="c")
-        self.router = Router([Route(METADATA, self.handle)], authorizer, self.quotas, lambda: image)
+        self.router = Router([Route(Metadata.api, self.handle)], authorizer, self.quotas, lambda: image)
         self.connection = RequestContext(ANONYMOUS, "PLAINTEXT", "peer", authorizer)
 
     def handle(self, request: MetadataRequest, context: RequestContext) -> Any:
@@ -71,7 +75,7 @@ def test_what_is_refused_or_always_answered_at_once_is_counted_as_nothing() -> N
     unknown[2:4] = (99).to_bytes(2, "big")
     assert desk.router.weigh(memoryview(unknown)) == 0
     image = ClusterImage(cluster_id="c")
-    route = Route(METADATA, desk.handle, weigh=never_waits)
+    route = Route(Metadata.api._replace(weigh=never_waits), desk.handle)
     router = Router([route], AllowEverything(), desk.quotas, lambda: image)
     assert router.weigh(memoryview(frame_of("a"))) == 0
 
@@ -124,14 +128,14 @@ def test_a_broken_body_never_reaches_the_handler() -> None:
 def test_what_is_advertised_is_what_is_registered() -> None:
     desk = Desk()
     assert desk.router.supported() == [(METADATA.key, *METADATA.versions)]
-    desk.router.add(Route(PRODUCE, desk.handle, oldest_advertised=0))
+    desk.router.add(Route(Produce.api, desk.handle))
     assert (PRODUCE.key, 0, PRODUCE.versions[1]) in desk.router.supported()
     assert not desk.router.knows(PRODUCE.key, 0)
-    desk.router.add(Route(LOG_POSITIONS, desk.handle, is_listed=False))
+    desk.router.add(Route(LogPositions.api, desk.handle))
     assert LOG_POSITIONS.key not in [key for key, _, _ in desk.router.supported()]
     assert desk.router.knows(LOG_POSITIONS.key, 0)
     with pytest.raises(AssertionError, match="two handlers"):
-        desk.router.add(Route(PRODUCE, desk.handle))
+        desk.router.add(Route(Produce.api, desk.handle))
 
 
 def test_a_later_reply_is_told_once_whether_it_comes_before_or_after_it_is_waited_for() -> None:

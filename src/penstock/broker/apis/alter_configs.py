@@ -24,18 +24,23 @@ from typing import NamedTuple
 from penstock.broker.cluster.config_resources import ConfigResource, Wanted, alter_resources
 from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import TOPIC, ServedApi, named
 from penstock.config.alter import replace_broker, replace_group, replace_topic
 from penstock.config.broker import BrokerConfig
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.alter_configs import (
+    ALTER_CONFIGS,
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
+from penstock.security.access import Operation
 
 
 class AlterConfigs:
+    api = ServedApi(ALTER_CONFIGS, Operation.ALTER_CONFIGS, TOPIC, named("resources", "resource_name"))
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 

@@ -23,21 +23,26 @@ from collections.abc import Mapping
 from penstock.broker.cluster.metadata_change import Changing, refusal_of_all
 from penstock.broker.cluster.metadata_service import Cluster, Decide
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, the_cluster
 from penstock.controller.reassignment import Reassignment, cancel, reassign
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import PARTITION_CHANGES_AT_ONCE, PARTITIONS_CHANGED_MAX
 from penstock.protocol.messages.alter_partition_reassignments import (
+    ALTER_PARTITION_REASSIGNMENTS,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
+from penstock.security.access import Operation
 from penstock.types import TopicPartition
 
 _TWICE = ApiError(ErrorCode.INVALID_REQUEST, "The partition is named twice in one request.")
 
 
 class AlterPartitionReassignments:
+    api = ServedApi(ALTER_PARTITION_REASSIGNMENTS, Operation.ALTER, ON_CLUSTER, the_cluster)
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 

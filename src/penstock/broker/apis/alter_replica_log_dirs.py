@@ -20,18 +20,23 @@ from collections.abc import Callable
 
 from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, never_waits, the_cluster
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.alter_replica_log_dirs import (
+    ALTER_REPLICA_LOG_DIRS,
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
 from penstock.replication.manager import Partitions
+from penstock.security.access import Operation
 from penstock.types import TopicPartition
 
 
 class AlterReplicaLogDirs:
+    api = ServedApi(ALTER_REPLICA_LOG_DIRS, Operation.ALTER, ON_CLUSTER, the_cluster, weigh=never_waits)
+
     def __init__(
         self, cluster: Cluster, partitions: Partitions, path: str, failure: Callable[[], str | None]
     ) -> None:

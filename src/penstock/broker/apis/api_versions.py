@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable
 
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, never_waits, nothing
 from penstock.errors import ErrorCode
 from penstock.metadata import levels
 from penstock.metadata.facts import ClusterImage
@@ -29,6 +30,7 @@ from penstock.protocol.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
+from penstock.security.access import Operation
 
 Supported = list[tuple[int, int, int]]
 """(api key, oldest version, newest version) of every API that is routed."""
@@ -43,6 +45,8 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class ApiVersions:
+    api = ServedApi(API_VERSIONS, Operation.DESCRIBE, ON_CLUSTER, nothing, weigh=never_waits)
+
     def __init__(self, supported: Callable[[], Supported], image: Callable[[], ClusterImage]) -> None:
         self._supported = supported
         self._image = image

@@ -19,11 +19,13 @@ from penstock.broker.context import RequestContext
 from penstock.broker.groups.group_coordinator import GroupCoordinator, Question
 from penstock.broker.groups.reply_budget import ReplyRoom
 from penstock.broker.router import Later
+from penstock.broker.served_api import GROUP, ServedApi, named
 from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
 from penstock.groups.groups import Groups
 from penstock.limits import GROUPS_REPORTED_PER_TURN
 from penstock.protocol.messages.consumer_group_describe import (
+    CONSUMER_GROUP_DESCRIBE,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedConsumerGroup,
@@ -37,6 +39,8 @@ _PARTITION_BYTES: Final = 12
 
 
 class ConsumerGroupDescribe:
+    api = ServedApi(CONSUMER_GROUP_DESCRIBE, Operation.DESCRIBE, GROUP, named("group_ids"))
+
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 

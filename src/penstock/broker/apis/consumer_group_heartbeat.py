@@ -17,9 +17,11 @@ Differs from Kafka
 from penstock.broker.context import RequestContext
 from penstock.broker.groups.group_coordinator import GroupCoordinator, client_of
 from penstock.broker.router import Later
+from penstock.broker.served_api import GROUP, ServedApi, named
 from penstock.errors import ErrorCode
 from penstock.groups.consumer.consumer_heartbeat import Caller
 from penstock.protocol.messages.consumer_group_heartbeat import (
+    CONSUMER_GROUP_HEARTBEAT,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
@@ -27,6 +29,8 @@ from penstock.security.access import Operation, ResourceType
 
 
 class ConsumerGroupHeartbeat:
+    api = ServedApi(CONSUMER_GROUP_HEARTBEAT, Operation.READ, GROUP, named("group_id"))
+
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 

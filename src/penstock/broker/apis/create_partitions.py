@@ -21,19 +21,24 @@ from collections.abc import Sequence
 from penstock.broker.cluster.metadata_change import Changing
 from penstock.broker.cluster.metadata_service import Cluster, Decide
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import TOPIC, ServedApi, named
 from penstock.controller.internal_topics import internal_problem
 from penstock.controller.topics import grow_topic
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
 from penstock.protocol.messages.create_partitions import (
+    CREATE_PARTITIONS,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
+from penstock.security.access import Operation
 
 
 class CreatePartitions:
+    api = ServedApi(CREATE_PARTITIONS, Operation.ALTER, TOPIC, named("topics", "name"))
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.cluster.topic_creation import TopicCreation, WantedTopic
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import TOPIC, ServedApi, named
 from penstock.config.describe import describe_topic
 from penstock.controller.internal_topics import internal_problem
 from penstock.controller.topics import BROKER_DEFAULT, Assignment, TopicRequest
@@ -35,6 +36,7 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
 from penstock.metadata.image import Topic
 from penstock.protocol.messages.create_topics import (
+    CREATE_TOPICS,
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
@@ -48,6 +50,8 @@ METADATA_LOG = "__cluster_metadata"
 
 
 class CreateTopics:
+    api = ServedApi(CREATE_TOPICS, Operation.CREATE, TOPIC, named("topics", "name"))
+
     def __init__(self, cluster: Cluster, creation: TopicCreation) -> None:
         self._cluster = cluster
         self._creation = creation

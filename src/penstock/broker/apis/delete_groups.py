@@ -20,18 +20,23 @@ from penstock.broker.context import RequestContext
 from penstock.broker.groups.chunked_commands import Piece
 from penstock.broker.groups.group_coordinator import Finish, GroupCoordinator, answer_of
 from penstock.broker.router import Later
+from penstock.broker.served_api import GROUP, ServedApi, named
 from penstock.coordinator.outcome import Now
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.groups import Groups
 from penstock.limits import GROUPS_REPORTED_PER_TURN
 from penstock.protocol.messages.delete_groups import (
+    DELETE_GROUPS,
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
 )
+from penstock.security.access import Operation
 
 
 class DeleteGroups:
+    api = ServedApi(DELETE_GROUPS, Operation.DELETE, GROUP, named("groups_names"))
+
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 

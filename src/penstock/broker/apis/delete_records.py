@@ -30,9 +30,11 @@ from typing import Protocol
 
 from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import TOPIC, ServedApi, named
 from penstock.config.topic import CleanupPolicy
 from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull
 from penstock.protocol.messages.delete_records import (
+    DELETE_RECORDS,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -40,6 +42,7 @@ from penstock.protocol.messages.delete_records import (
 )
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
+from penstock.security.access import Operation
 from penstock.types import NO_OFFSET, NO_TOPIC_ID, Offset, TopicPartition
 
 UP_TO_HIGH_WATERMARK = -1
@@ -55,6 +58,8 @@ class RecordDeleter(Protocol):
 
 
 class DeleteRecords:
+    api = ServedApi(DELETE_RECORDS, Operation.DELETE, TOPIC, named("topics", "name"))
+
     def __init__(self, cluster: Cluster, partitions: Partitions, deleter: RecordDeleter) -> None:
         self._cluster = cluster
         self._partitions = partitions

@@ -17,12 +17,13 @@ Differs from Kafka
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from penstock.broker.cluster.metadata_change import Changing
 from penstock.broker.cluster.metadata_service import Cluster, Decide
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import TOPIC, ServedApi, topics
 from penstock.controller.decision import Decision
 from penstock.controller.internal_topics import internal_problem
 from penstock.controller.topics import delete_topic, unknown_topic_id
@@ -30,6 +31,7 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.limits import TOPICS_PER_REQUEST_MAX
 from penstock.metadata.image import ClusterImage, Topic
 from penstock.protocol.messages.delete_topics import (
+    DELETE_TOPICS,
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
@@ -46,7 +48,13 @@ class _Asked(NamedTuple):
     topic_id: TopicId
 
 
+def _deleted_topics(request: DeleteTopicsRequest, image: ClusterImage) -> Iterable[str]:
+    return [*request.topic_names, *topics("topics", "name")(request, image)]
+
+
 class DeleteTopics:
+    api = ServedApi(DELETE_TOPICS, Operation.DELETE, TOPIC, _deleted_topics)
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 

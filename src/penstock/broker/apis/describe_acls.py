@@ -13,11 +13,15 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, never_waits, the_cluster
 from penstock.errors import ErrorCode
-from penstock.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from penstock.protocol.messages.describe_acls import DESCRIBE_ACLS, DescribeAclsRequest, DescribeAclsResponse
+from penstock.security.access import Operation
 
 
 class DescribeAcls:
+    api = ServedApi(DESCRIBE_ACLS, Operation.DESCRIBE, ON_CLUSTER, the_cluster, weigh=never_waits)
+
     def __call__(self, request: DescribeAclsRequest, context: RequestContext) -> DescribeAclsResponse:
         if context.cluster_denied:
             return DescribeAclsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

@@ -14,19 +14,23 @@ Differs from Kafka
 from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.cluster.metadata_view import reachable
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, never_waits, nothing
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.describe_cluster import (
+    DESCRIBE_CLUSTER,
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
 from penstock.protocol.schema import OPERATIONS_NOT_ASKED_FOR
-from penstock.security.access import CLUSTER, CLUSTER_OPERATIONS
+from penstock.security.access import CLUSTER, CLUSTER_OPERATIONS, Operation
 
 BROKERS, CONTROLLERS = 1, 2
 
 
 class DescribeCluster:
+    api = ServedApi(DESCRIBE_CLUSTER, Operation.DESCRIBE, ON_CLUSTER, nothing, weigh=never_waits)
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 

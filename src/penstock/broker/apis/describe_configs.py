@@ -28,6 +28,7 @@ from penstock.broker.cluster.config_resources import (
 )
 from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import TOPIC, ServedApi, named, never_waits
 from penstock.config.describe import (
     ConfigEntry,
     describe_broker,
@@ -38,6 +39,7 @@ from penstock.config.describe import (
 from penstock.controller.topics import require_legal_name
 from penstock.errors import ApiError, ErrorCode
 from penstock.protocol.messages.describe_configs import (
+    DESCRIBE_CONFIGS,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -49,6 +51,14 @@ from penstock.security.access import Operation
 
 
 class DescribeConfigs:
+    api = ServedApi(
+        DESCRIBE_CONFIGS,
+        Operation.DESCRIBE_CONFIGS,
+        TOPIC,
+        named("resources", "resource_name"),
+        weigh=never_waits,
+    )
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 

@@ -21,16 +21,18 @@ from penstock.broker.context import RequestContext
 from penstock.broker.groups.group_coordinator import GroupCoordinator, Question
 from penstock.broker.groups.reply_budget import ReplyRoom
 from penstock.broker.router import Later
+from penstock.broker.served_api import GROUP, ServedApi, named
 from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
 from penstock.groups.groups import Groups
 from penstock.limits import GROUPS_REPORTED_PER_TURN
 from penstock.protocol.messages.describe_groups import (
+    DESCRIBE_GROUPS,
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from penstock.security.access import GROUP_OPERATIONS, Resource, ResourceType
+from penstock.security.access import GROUP_OPERATIONS, Operation, Resource, ResourceType
 
 DEAD = "Dead"
 _ENTRY_BYTES: Final = 500
@@ -39,6 +41,8 @@ NOT_FOUND_SINCE = 6
 
 
 class DescribeGroups:
+    api = ServedApi(DESCRIBE_GROUPS, Operation.DESCRIBE, GROUP, named("groups"))
+
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 

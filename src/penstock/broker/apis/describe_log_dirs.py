@@ -19,11 +19,13 @@ Differs from Kafka
 from collections.abc import Callable, Iterable
 
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, the_cluster
 from penstock.errors import ErrorCode, StorageFailed
 from penstock.host.disk import Space
 from penstock.host.worker import WorkerPool
 from penstock.log.data_directory import DataDirectory
 from penstock.protocol.messages.describe_log_dirs import (
+    DESCRIBE_LOG_DIRS,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -32,6 +34,7 @@ from penstock.protocol.messages.describe_log_dirs import (
 )
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
+from penstock.security.access import Operation
 from penstock.types import TopicPartition
 
 LAG_UNKNOWN = -1
@@ -39,6 +42,8 @@ LAG_UNKNOWN = -1
 
 
 class DescribeLogDirs:
+    api = ServedApi(DESCRIBE_LOG_DIRS, Operation.DESCRIBE, ON_CLUSTER, the_cluster)
+
     def __init__(
         self,
         directory: DataDirectory,

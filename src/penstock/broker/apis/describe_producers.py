@@ -9,10 +9,12 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import TOPIC, ServedApi, named, never_waits
 from penstock.controller.topics import require_legal_name
 from penstock.errors import ApiError, ErrorCode
 from penstock.log.producers import NO_COORDINATOR, NO_TRANSACTION
 from penstock.protocol.messages.describe_producers import (
+    DESCRIBE_PRODUCERS,
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,
@@ -21,10 +23,13 @@ from penstock.protocol.messages.describe_producers import (
 )
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
+from penstock.security.access import Operation
 from penstock.types import NO_TOPIC_ID, TopicPartition
 
 
 class DescribeProducers:
+    api = ServedApi(DESCRIBE_PRODUCERS, Operation.READ, TOPIC, named("topics", "name"), weigh=never_waits)
+
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
 

@@ -25,23 +25,29 @@ from penstock.broker.cluster.metadata_view import (
     offline_replicas,
 )
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import TOPIC, ServedApi, named, never_waits
 from penstock.errors import ErrorCode
 from penstock.metadata.durability import eligible
 from penstock.metadata.image import INTERNAL_TOPICS, ClusterImage, PartitionState
 from penstock.protocol.messages.describe_topic_partitions import (
+    DESCRIBE_TOPIC_PARTITIONS,
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from penstock.security.access import TOPIC_OPERATIONS, Resource, ResourceType
+from penstock.security.access import TOPIC_OPERATIONS, Operation, Resource, ResourceType
 
 PARTITIONS_PER_PAGE_MAX = 2_000
 NO_CURSOR = Cursor()
 
 
 class DescribeTopicPartitions:
+    api = ServedApi(
+        DESCRIBE_TOPIC_PARTITIONS, Operation.DESCRIBE, TOPIC, named("topics", "name"), weigh=never_waits
+    )
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 

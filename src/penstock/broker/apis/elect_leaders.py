@@ -23,23 +23,28 @@ from collections.abc import Iterable
 from penstock.broker.cluster.metadata_change import Changing, refusal_of_all
 from penstock.broker.cluster.metadata_service import Cluster, Decide
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, the_cluster
 from penstock.controller.elections import ElectionType, elect, is_needed
 from penstock.controller.partitions import every_partition
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import PARTITION_CHANGES_AT_ONCE, PARTITIONS_CHANGED_MAX
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.messages.elect_leaders import (
+    ELECT_LEADERS,
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
 )
+from penstock.security.access import Operation
 from penstock.types import TopicPartition
 
 _KINDS = {kind.value: kind for kind in ElectionType}
 
 
 class ElectLeaders:
+    api = ServedApi(ELECT_LEADERS, Operation.ALTER, ON_CLUSTER, the_cluster)
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 

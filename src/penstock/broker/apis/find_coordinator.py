@@ -19,15 +19,17 @@ Differs from Kafka
     request waits for it.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
 from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import ServedApi
 from penstock.coordinator.placement import shard_of
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.image import GROUP_TOPIC, ClusterImage
 from penstock.protocol.messages.find_coordinator import (
+    FIND_COORDINATOR,
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -49,7 +51,13 @@ class _Found(NamedTuple):
     port: int = NO_PORT
 
 
+def _keys(request: FindCoordinatorRequest, image: ClusterImage) -> Iterable[str]:
+    return [request.key, *request.coordinator_keys]
+
+
 class FindCoordinator:
+    api = ServedApi(FIND_COORDINATOR, Operation.DESCRIBE, ResourceType.GROUP, _keys)
+
     def __init__(self, cluster: Cluster, create_group_topic: Callable[[], Awaitable[None]]) -> None:
         self._cluster = cluster
         self._create_group_topic = create_group_topic

@@ -15,12 +15,16 @@ import asyncio
 from penstock.broker.context import RequestContext
 from penstock.broker.groups.cluster_groups import encoded
 from penstock.broker.groups.group_lag import GroupReports as Reports
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, the_cluster
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import GROUP_REPORTS_AT_ONCE, GROUP_REPORTS_PER_QUESTION, HTTP_GROUPS_LISTED_MAX
-from penstock.protocol.messages.group_reports import GroupReportsRequest, GroupReportsResponse
+from penstock.protocol.messages.group_reports import GROUP_REPORTS, GroupReportsRequest, GroupReportsResponse
+from penstock.security.access import Operation
 
 
 class GroupReports:
+    api = ServedApi(GROUP_REPORTS, Operation.CLUSTER_ACTION, ON_CLUSTER, the_cluster, is_listed=False)
+
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
         # Apart from the turns of this broker's own pages, which may wait for the broker that asks here.

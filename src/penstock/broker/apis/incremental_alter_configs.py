@@ -27,18 +27,25 @@ from typing import NamedTuple
 from penstock.broker.cluster.config_resources import ConfigResource, Wanted, alter_resources
 from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import TOPIC, ServedApi, named
 from penstock.config.alter import Alteration, AlterOp, alter_broker, alter_group, alter_topic
 from penstock.config.broker import BrokerConfig
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.incremental_alter_configs import (
+    INCREMENTAL_ALTER_CONFIGS,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from penstock.security.access import Operation
 
 
 class IncrementalAlterConfigs:
+    api = ServedApi(
+        INCREMENTAL_ALTER_CONFIGS, Operation.ALTER_CONFIGS, TOPIC, named("resources", "resource_name")
+    )
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 

@@ -21,11 +21,16 @@ from collections.abc import Coroutine
 
 from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, the_cluster
 from penstock.controller.decision import Decision
 from penstock.controller.topics import ProducerIdBlock, next_producer_id_block
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.image import ClusterImage
-from penstock.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.protocol.messages.init_producer_id import (
+    INIT_PRODUCER_ID,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from penstock.security.access import Operation, ResourceType
 from penstock.types import NO_EPOCH, NO_PRODUCER
 
@@ -33,6 +38,8 @@ FIRST_EPOCH = 0
 
 
 class InitProducerId:
+    api = ServedApi(INIT_PRODUCER_ID, Operation.IDEMPOTENT_WRITE, ON_CLUSTER, the_cluster)
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._reserving = asyncio.Lock()

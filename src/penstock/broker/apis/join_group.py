@@ -18,15 +18,19 @@ Differs from Kafka
 from penstock.broker.context import RequestContext
 from penstock.broker.groups.group_coordinator import GroupCoordinator, client_of
 from penstock.broker.router import Later
+from penstock.broker.served_api import GROUP, ServedApi, named, weigh_parked
 from penstock.errors import ErrorCode
 from penstock.groups.classic.join import Asking
-from penstock.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from penstock.protocol.messages.join_group import JOIN_GROUP, JoinGroupRequest, JoinGroupResponse
+from penstock.security.access import Operation
 
 NO_PROTOCOL_SINCE = 7
 """Before, a missing protocol name is an empty one."""
 
 
 class JoinGroup:
+    api = ServedApi(JOIN_GROUP, Operation.READ, GROUP, named("group_id"), weigh=weigh_parked)
+
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 

@@ -13,12 +13,16 @@ Differs from Kafka
 from penstock.broker.context import RequestContext
 from penstock.broker.groups.group_coordinator import GroupCoordinator, client_of
 from penstock.broker.router import Later
+from penstock.broker.served_api import GROUP, ServedApi, named
 from penstock.errors import ErrorCode
 from penstock.groups.classic.join import Asking
-from penstock.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from penstock.protocol.messages.leave_group import LEAVE_GROUP, LeaveGroupRequest, LeaveGroupResponse
+from penstock.security.access import Operation
 
 
 class LeaveGroup:
+    api = ServedApi(LEAVE_GROUP, Operation.READ, GROUP, named("group_id"))
+
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 

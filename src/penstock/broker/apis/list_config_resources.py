@@ -18,19 +18,26 @@ from collections.abc import Collection
 from penstock.broker.cluster.config_resources import ConfigResourceType
 from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, never_waits, the_cluster
 from penstock.errors import ErrorCode
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.messages.list_config_resources import (
+    LIST_CONFIG_RESOURCES,
     ConfigResource,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from penstock.security.access import Operation
 
 CLIENT_METRICS_ONLY_VERSION = 0
 ALL_TYPES = frozenset(ConfigResourceType)
 
 
 class ListConfigResources:
+    api = ServedApi(
+        LIST_CONFIG_RESOURCES, Operation.DESCRIBE_CONFIGS, ON_CLUSTER, the_cluster, weigh=never_waits
+    )
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 

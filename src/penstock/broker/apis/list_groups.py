@@ -17,10 +17,16 @@ from typing import Final
 from penstock.broker.context import RequestContext
 from penstock.broker.groups.group_coordinator import GroupCoordinator
 from penstock.broker.groups.reply_budget import ReplyRoom
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, nothing
 from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
 from penstock.groups.groups import Groups
-from penstock.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from penstock.protocol.messages.list_groups import (
+    LIST_GROUPS,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from penstock.security.access import CLUSTER, Operation, ResourceType
 
 _GROUP_BYTES: Final = 200
@@ -28,6 +34,8 @@ _GROUP_BYTES: Final = 200
 
 
 class ListGroups:
+    api = ServedApi(LIST_GROUPS, Operation.DESCRIBE, ON_CLUSTER, nothing)
+
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 

@@ -29,8 +29,10 @@ Differs from Kafka
 from penstock.broker.context import RequestContext
 from penstock.broker.data.timestamp_lookup import NO_TIMEOUT, Lookup, TimeLookups
 from penstock.broker.router import Later
+from penstock.broker.served_api import TOPIC, ServedApi, named
 from penstock.errors import ApiError, ErrorCode
 from penstock.protocol.messages.list_offsets import (
+    LIST_OFFSETS,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -40,6 +42,7 @@ from penstock.protocol.messages.list_offsets import (
 from penstock.protocol.schema import VERSION_MAX
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
+from penstock.security.access import Operation
 from penstock.types import NO_EPOCH, NO_TOPIC_ID, LeaderEpoch, TopicPartition
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING = range(-1, -7, -1)
@@ -51,6 +54,8 @@ FIRST_WITH_TIMEOUT = 10
 
 
 class ListOffsets:
+    api = ServedApi(LIST_OFFSETS, Operation.DESCRIBE, TOPIC, named("topics", "name"))
+
     def __init__(self, partitions: Partitions, lookups: TimeLookups) -> None:
         self._partitions = partitions
         self._lookups = lookups

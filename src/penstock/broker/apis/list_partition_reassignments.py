@@ -13,19 +13,26 @@ from collections.abc import Iterable
 
 from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, never_waits, the_cluster
 from penstock.controller.reassignment import under_way
 from penstock.errors import ErrorCode
 from penstock.metadata.facts import ClusterImage, PartitionState
 from penstock.protocol.messages.list_partition_reassignments import (
+    LIST_PARTITION_REASSIGNMENTS,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     ListPartitionReassignmentsTopics,
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
+from penstock.security.access import Operation
 
 
 class ListPartitionReassignments:
+    api = ServedApi(
+        LIST_PARTITION_REASSIGNMENTS, Operation.DESCRIBE, ON_CLUSTER, the_cluster, weigh=never_waits
+    )
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 

@@ -16,12 +16,16 @@ import asyncio
 from penstock.broker.context import RequestContext
 from penstock.broker.groups.log_positions import LogPositions as Positions
 from penstock.broker.groups.log_positions import questions_in, response_of
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, the_cluster
 from penstock.errors import ErrorCode
 from penstock.limits import LOG_POSITIONS_PER_QUESTION, PEER_POSITIONS_AT_ONCE
-from penstock.protocol.messages.log_positions import LogPositionsRequest, LogPositionsResponse
+from penstock.protocol.messages.log_positions import LOG_POSITIONS, LogPositionsRequest, LogPositionsResponse
+from penstock.security.access import Operation
 
 
 class LogPositions:
+    api = ServedApi(LOG_POSITIONS, Operation.CLUSTER_ACTION, ON_CLUSTER, the_cluster, is_listed=False)
+
     def __init__(self, positions: Positions) -> None:
         self._positions = positions
         self._turns = asyncio.Semaphore(PEER_POSITIONS_AT_ONCE)

@@ -32,22 +32,26 @@ from penstock.broker.cluster.metadata_view import (
 )
 from penstock.broker.cluster.topic_creation import TopicCreation, may_create_topic
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import TOPIC, ServedApi, topics
 from penstock.errors import ErrorCode
 from penstock.metadata.image import INTERNAL_TOPICS, Topic
 from penstock.protocol.messages.metadata import (
+    METADATA,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseTopic,
 )
 from penstock.protocol.schema import OPERATIONS_NOT_ASKED_FOR
-from penstock.security.access import CLUSTER, CLUSTER_OPERATIONS
+from penstock.security.access import CLUSTER, CLUSTER_OPERATIONS, Operation
 from penstock.types import NO_TOPIC_ID
 
 Refusals = dict[str, ErrorCode]
 
 
 class Metadata:
+    api = ServedApi(METADATA, Operation.DESCRIBE, TOPIC, topics("topics", "name"))
+
     def __init__(self, cluster: Cluster, creation: TopicCreation) -> None:
         self._cluster = cluster
         self._creation = creation

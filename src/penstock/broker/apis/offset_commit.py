@@ -27,6 +27,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.groups.chunked_commit import LongCommit
 from penstock.broker.groups.group_coordinator import GroupCoordinator
 from penstock.broker.router import Later
+from penstock.broker.served_api import GROUP, ServedApi, named
 from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
 from penstock.errors import ErrorCode
 from penstock.groups.groups import Groups
@@ -36,6 +37,7 @@ from penstock.host.clock import Clock
 from penstock.limits import COMMITS_AT_ONCE, LONG_MAX
 from penstock.metadata.image import Topic
 from penstock.protocol.messages.offset_commit import (
+    OFFSET_COMMIT,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -58,6 +60,8 @@ class _Entry(NamedTuple):
 
 
 class OffsetCommit:
+    api = ServedApi(OFFSET_COMMIT, Operation.READ, GROUP, named("group_id"))
+
     def __init__(self, groups: GroupCoordinator, cluster: Cluster, clock: Clock) -> None:
         self._groups = groups
         self._cluster = cluster

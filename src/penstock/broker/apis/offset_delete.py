@@ -16,11 +16,13 @@ from penstock.broker.context import RequestContext
 from penstock.broker.groups.chunked_commands import Piece
 from penstock.broker.groups.group_coordinator import GroupCoordinator
 from penstock.broker.router import Later
+from penstock.broker.served_api import GROUP, ServedApi, named
 from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
 from penstock.groups.groups import Groups
 from penstock.limits import TOMBSTONES_AT_ONCE
 from penstock.protocol.messages.offset_delete import (
+    OFFSET_DELETE,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
@@ -31,6 +33,8 @@ from penstock.types import TopicPartition
 
 
 class OffsetDelete:
+    api = ServedApi(OFFSET_DELETE, Operation.DELETE, GROUP, named("group_id"))
+
     def __init__(self, groups: GroupCoordinator, cluster: Cluster) -> None:
         self._groups = groups
         self._cluster = cluster

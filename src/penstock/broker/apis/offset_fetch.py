@@ -22,7 +22,7 @@ Differs from Kafka
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from penstock.broker.cluster.metadata_service import Cluster
@@ -31,18 +31,28 @@ from penstock.broker.groups.group_coordinator import GroupCoordinator, Question
 from penstock.broker.groups.offset_fetch_reply import Found, Looking, Telling, told_at_once
 from penstock.broker.groups.reply_budget import ReplyRoom
 from penstock.broker.router import Later
+from penstock.broker.served_api import GROUP, ServedApi
 from penstock.limits import GROUPS_REPORTED_PER_TURN, OFFSETS_PER_TURN
+from penstock.metadata.facts import ClusterImage
 from penstock.protocol.messages.offset_fetch import (
+    OFFSET_FETCH,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
 )
+from penstock.security.access import Operation
 
 MANY_GROUPS_SINCE = 8
 
 
+def _fetched_groups(request: OffsetFetchRequest, image: ClusterImage) -> Iterable[str]:
+    return [request.group_id, *(group.group_id for group in request.groups)]
+
+
 class OffsetFetch:
+    api = ServedApi(OFFSET_FETCH, Operation.DESCRIBE, GROUP, _fetched_groups)
+
     def __init__(self, groups: GroupCoordinator, cluster: Cluster) -> None:
         self._groups = groups
         self._cluster = cluster

@@ -15,8 +15,10 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import TOPIC, ServedApi, named, never_waits
 from penstock.errors import ApiError, ErrorCode
 from penstock.protocol.messages.offset_for_leader_epoch import (
+    OFFSET_FOR_LEADER_EPOCH,
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -26,10 +28,15 @@ from penstock.protocol.messages.offset_for_leader_epoch import (
 )
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
+from penstock.security.access import Operation
 from penstock.types import NO_EPOCH, NO_OFFSET, NO_TOPIC_ID, LeaderEpoch, Offset
 
 
 class OffsetForLeaderEpoch:
+    api = ServedApi(
+        OFFSET_FOR_LEADER_EPOCH, Operation.DESCRIBE, TOPIC, named("topics", "topic"), weigh=never_waits
+    )
+
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
 

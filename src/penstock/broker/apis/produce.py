@@ -47,11 +47,13 @@ from penstock.broker.data.pending_produce import (
     require_success,
 )
 from penstock.broker.router import Later
+from penstock.broker.served_api import TOPIC, ServedApi, topics
 from penstock.errors import ApiError, ErrorCode, ProtocolError
 from penstock.host.clock import Clock
-from penstock.limits import RECORDS_NAMED_MAX
+from penstock.limits import DECODED_PARTITION_BYTES, DECODED_REQUEST_BYTES, RECORDS_NAMED_MAX
 from penstock.metadata.image import INTERNAL_TOPICS
 from penstock.protocol.messages.produce import (
+    PRODUCE,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -60,12 +62,35 @@ from penstock.protocol.messages.produce import (
 )
 from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
+from penstock.security.access import Operation
 
 ACKS_ALLOWED: Final = frozenset({-1, 0, 1})
 TOPIC_IDS_SINCE: Final = 13
 
 
+def weigh_produce(request: ProduceRequest, frame_bytes: int) -> int:
+    """Its bytes are records, which are in the log by now; what waits is an answer for each batch.
+
+    Without acks there are no answers. Batches that wait to be looked into are counted where they wait.
+    """
+    if request.acks == ACKS_NONE:
+        return DECODED_REQUEST_BYTES
+    count = sum([len(topic.partition_data) for topic in request.topic_data])
+    return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * count
+
+
 class Produce:
+    # Kafka serves Produce from version 3 and advertises 0: old librdkafka takes a higher minimum to mean
+    # that the broker knows no compression.
+    api = ServedApi(
+        PRODUCE,
+        Operation.WRITE,
+        TOPIC,
+        topics("topic_data", "name"),
+        weigh=weigh_produce,
+        oldest_advertised=0,
+    )
+
     def __init__(
         self,
         partitions: Partitions,

@@ -12,15 +12,19 @@ Differs from Kafka
 from penstock.broker.context import RequestContext
 from penstock.broker.groups.group_coordinator import GroupCoordinator, client_of
 from penstock.broker.router import Later
+from penstock.broker.served_api import GROUP, ServedApi, named, weigh_parked
 from penstock.errors import ErrorCode
 from penstock.groups.classic.join import Asking
-from penstock.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from penstock.protocol.messages.sync_group import SYNC_GROUP, SyncGroupRequest, SyncGroupResponse
+from penstock.security.access import Operation
 
 PROTOCOL_SINCE = 5
 """From here on a member says which protocol it believes the group to have."""
 
 
 class SyncGroup:
+    api = ServedApi(SYNC_GROUP, Operation.READ, GROUP, named("group_id"), weigh=weigh_parked)
+
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 

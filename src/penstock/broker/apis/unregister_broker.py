@@ -12,12 +12,20 @@ Differs from Kafka
 from penstock.broker.cluster.metadata_change import Changing
 from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, the_cluster
 from penstock.controller.brokers import unregister
 from penstock.errors import ApiError, ErrorCode
-from penstock.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from penstock.protocol.messages.unregister_broker import (
+    UNREGISTER_BROKER,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+from penstock.security.access import Operation
 
 
 class UnregisterBroker:
+    api = ServedApi(UNREGISTER_BROKER, Operation.ALTER, ON_CLUSTER, the_cluster)
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 

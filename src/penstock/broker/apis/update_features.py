@@ -19,23 +19,28 @@ from penstock.broker.apis.api_versions import METADATA_LEVEL_MAX, METADATA_VERSI
 from penstock.broker.cluster.metadata_change import Changing
 from penstock.broker.cluster.metadata_service import Cluster
 from penstock.broker.context import RequestContext
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, the_cluster
 from penstock.controller.decision import NOTHING_TO_DO, Decision
 from penstock.controller.features import upgrade
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.facts import ClusterImage
 from penstock.metadata.levels import FEATURE, NEWEST
 from penstock.protocol.messages.update_features import (
+    UPDATE_FEATURES,
     FeatureUpdateKey,
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from penstock.security.access import Operation
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 RESULTS_UNTIL = 1
 
 
 class UpdateFeatures:
+    api = ServedApi(UPDATE_FEATURES, Operation.ALTER, ON_CLUSTER, the_cluster)
+
     def __init__(self, cluster: Cluster, newest: int = NEWEST) -> None:
         """`newest`: the last level that this release knows."""
         self._cluster = cluster

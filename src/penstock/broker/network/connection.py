@@ -332,14 +332,14 @@ class Connection(asyncio.BufferedProtocol):
             self._rejections.note(header.api_key, answer)
             self._send_in_order(encode_reply(route, header, answer))
         elif isinstance(answer, Later):
-            pending = self._expect(answer.abandon, route.weigh(request, request_bytes))
+            pending = self._expect(answer.abandon, route.api.weigh(request, request_bytes))
             answer.then(partial(self._finish, pending, route, header))
             self._stop_at_limit()
         elif answer is not None:
             self._stop(Stop.EXCLUSIVE)
-            pending = self._expect(None, route.weigh(request, request_bytes))
+            pending = self._expect(None, route.api.weigh(request, request_bytes))
             waiting = self._answer(answer, pending, route, header)
-            self._shared.tasks.start(waiting, f"{route.api.name} for {self.context.peer}")
+            self._shared.tasks.start(waiting, f"{route.messages.name} for {self.context.peer}")
 
     def _expect(self, abandon: Callable[[], None] | None, charge_bytes: int) -> PendingReply:
         pending = self._replies.expect(abandon, charge_bytes, self.last_read_at)
@@ -358,7 +358,7 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as problem:
             self.refuse(str(problem))
         except BaseException:
-            self.refuse(f"{route.api.name} failed")
+            self.refuse(f"{route.messages.name} failed")
             raise
         finally:
             self._decoded.discharge(pending)

@@ -1,5 +1,7 @@
 """A request that is recalled instead of decoded is treated as any other."""
 
+from penstock.broker.apis.fetch import Fetch
+from penstock.broker.apis.produce import Produce
 from penstock.broker.context import RequestContext
 from penstock.broker.data.fetch_sessions import RecalledFetch
 from penstock.broker.quotas import NoQuotas
@@ -48,7 +50,7 @@ async def test_a_repeated_request_is_charged_for_all_of_its_bytes_and_may_be_thr
 
     world = Wiring()
     image = ClusterImage(cluster_id="c")
-    world.shared.router = Router([Route(PRODUCE, handle)], AllowEverything(), quotas, lambda: image)
+    world.shared.router = Router([Route(Produce.api, handle)], AllowEverything(), quotas, lambda: image)
     decodes: list[int] = []
     decode = world.shared.router.decode
     world.shared.router.decode = lambda *args: decodes.append(1) or decode(*args)  # type: ignore[func-returns-value,method-assign]
@@ -71,7 +73,7 @@ async def test_what_a_connection_remembers_of_its_fetches_is_given_back_when_it_
         asked.append(request)
         return FetchResponse()
 
-    world.shared.router = Router([Route(FETCH, handle)], AllowEverything(), NoQuotas(), lambda: image)
+    world.shared.router = Router([Route(Fetch.api, handle)], AllowEverything(), NoQuotas(), lambda: image)
     before = world.shared.fetches.free
     client = Client(world)
     partitions = [FetchPartition(number) for number in range(50)]

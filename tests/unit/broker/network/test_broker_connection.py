@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.broker.apis.metadata import Metadata
 from penstock.broker.context import RequestContext
 from penstock.broker.network.connection import Connection, ConnectionLimits, Shared
 from penstock.broker.network.memory_budget import MEMORY_LIMITS, MemoryLimits
@@ -140,7 +141,7 @@ class Wiring:
         self.abandoned: list[str] = []
         self.reply_of: Callable[[str], MetadataResponse] = echo
         router = Router(
-            [Route(METADATA, self.answer)],
+            [Route(Metadata.api, self.answer)],
             AllowEverything(),
             NoQuotas(),
             lambda: ClusterImage(cluster_id="c"),
