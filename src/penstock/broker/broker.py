@@ -69,7 +69,8 @@ from penstock.log.data_directory import (
 )
 from penstock.metadata import levels
 from penstock.metadata.embedded import EmbeddedStore
-from penstock.metadata.image import ClusterImage, Endpoint, image_of
+from penstock.metadata.facts import ClusterImage, Endpoint
+from penstock.metadata.image import image_of
 from penstock.metadata.keys import Keys
 from penstock.metadata.sqlite import SqliteStore
 from penstock.observability.logs import Log, Silence

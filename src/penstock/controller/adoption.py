@@ -17,7 +17,8 @@ from penstock.controller.decision import Decision
 from penstock.errors import ConfigError, CorruptData
 from penstock.host.metadata_store import ABSENT, Compare, Delete, DeleteAll, Put, Snapshot
 from penstock.metadata.documents import BrokerValue, decode
-from penstock.metadata.image import ClusterImage, image_of
+from penstock.metadata.facts import ClusterImage
+from penstock.metadata.image import image_of
 from penstock.metadata.keys import CLUSTER_ID_KEY, BrokerKey, ControllerKey, Keys, LiveKey
 
 EVERYTHING = "/penstock/"

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Change, Compare, Put
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.facts import ClusterImage
 from penstock.metadata.keys import Keys
 
 

@@ -7,7 +7,7 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import ABSENT, Compare, Delete, Put
 from penstock.limits import GROUPS_WITH_SETTINGS_MAX
 from penstock.metadata.documents import GroupConfigValue, encode
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.facts import ClusterImage
 from penstock.metadata.keys import Keys
 
 

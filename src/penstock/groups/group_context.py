@@ -14,7 +14,7 @@ from penstock.limits import (
     GROUP_RATE_WINDOW_MS,
     GROUP_STATE_BYTES_MAX,
 )
-from penstock.metadata.image import Topic
+from penstock.metadata.facts import Topic
 from penstock.types import TopicId
 
 

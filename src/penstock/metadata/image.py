@@ -40,8 +40,6 @@ from penstock.metadata.documents import (
     topic_id_of,
 )
 from penstock.metadata.facts import (
-    GROUP_TOPIC,
-    INTERNAL_TOPICS,
     NO_FEATURES,
     NO_NODE,
     NO_PRODUCER_IDS,
@@ -58,13 +56,6 @@ from penstock.metadata.facts import (
     Topic,
     metric_name,
 )
-from penstock.metadata.image_changes import (
-    Grown,
-    PartitionChange,
-    TopicChanges,
-    changed_partitions,
-    changed_topics,
-)
 from penstock.metadata.keys import (
     BrokerConfigKey,
     BrokerKey,
@@ -79,29 +70,6 @@ from penstock.metadata.keys import (
     TopicKey,
 )
 from penstock.types import TopicId
-
-__all__ = [
-    "GROUP_TOPIC",
-    "INTERNAL_TOPICS",
-    "NO_NODE",
-    "Broker",
-    "ClusterImage",
-    "Controller",
-    "Endpoint",
-    "Grown",
-    "Live",
-    "Overrides",
-    "PartitionChange",
-    "PartitionState",
-    "ProducerIds",
-    "Topic",
-    "TopicChanges",
-    "apply",
-    "changed_partitions",
-    "changed_topics",
-    "image_of",
-    "metric_name",
-]
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -30,14 +30,8 @@ from penstock.log.recovery import Recovered, open_log
 from penstock.log.segment import LOG_SUFFIX
 from penstock.log.shared_bounds import SharedBounds
 from penstock.metadata.durability import eligible
-from penstock.metadata.image import (
-    ClusterImage,
-    PartitionChange,
-    PartitionState,
-    Topic,
-    changed_partitions,
-    changed_topics,
-)
+from penstock.metadata.facts import ClusterImage, PartitionState, Topic
+from penstock.metadata.image_changes import PartitionChange, changed_partitions, changed_topics
 from penstock.metadata.keys import topic_id_text
 from penstock.replication.leaderships import Leaderships
 from penstock.replication.partition import Partition, log_settings

@@ -3,7 +3,7 @@
 from penstock.host.metadata_store import ABSENT
 from penstock.log.partition_log import PartitionLog
 from penstock.metadata.durability import eligible, min_isr
-from penstock.metadata.image import ClusterImage, PartitionState, Topic
+from penstock.metadata.facts import ClusterImage, PartitionState, Topic
 from penstock.replication.following import SOMEBODY, Following
 from penstock.replication.leaderships import Leaderships
 from penstock.replication.leading import InSync, Leading

@@ -20,7 +20,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.errors import StorageFailed, StorageFull
 from penstock.host.tasks import Tasks
 from penstock.log.data_directory import DataDirectory, open_directory
-from penstock.metadata.image import ClusterImage, PartitionState, Topic
+from penstock.metadata.facts import ClusterImage, PartitionState, Topic
 from penstock.observability.logs import Silence
 from penstock.replication.partition import Partition
 from penstock.sim.choices import Choices

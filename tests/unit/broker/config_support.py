@@ -29,7 +29,7 @@ from penstock.host.randomness import SystemRandomness
 from penstock.host.worker import Worker, WorkerPool
 from penstock.log.data_directory import DataDirectory, open_directory
 from penstock.metadata.embedded import EmbeddedStore
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.facts import ClusterImage
 from penstock.metadata.sqlite import MEMORY, SqliteStore
 from penstock.protocol.frames import encode_response
 from penstock.protocol.records import BatchOptions, Record, build_batch

@@ -21,7 +21,7 @@ from penstock.errors import StorageFull
 from penstock.host.metadata_store import Change, Committed, Compare, Conflict
 from penstock.host.worker import Worker
 from penstock.metadata.embedded import EmbeddedStore
-from penstock.metadata.image import ClusterImage, Endpoint, Topic
+from penstock.metadata.facts import ClusterImage, Endpoint, Topic
 from penstock.metadata.sqlite import MEMORY, SqliteStore
 from penstock.protocol.frames import encode_response
 from penstock.protocol.schema import Api, Struct

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.controller.placement import place
-from penstock.metadata.image import Broker
+from penstock.metadata.facts import Broker
 
 
 def brokers(*racks: str | None) -> list[Broker]:

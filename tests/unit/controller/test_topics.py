@@ -22,7 +22,8 @@ from penstock.controller.topics import (
 )
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Compare
-from penstock.metadata.image import ClusterImage, Endpoint, apply
+from penstock.metadata.facts import ClusterImage, Endpoint
+from penstock.metadata.image import apply
 from penstock.types import NO_TOPIC_ID, TopicId
 from tests.unit.controller.controller_support import EMPTY, StoredCluster, refusal
 from tests.unit.controller.controller_support import cluster_of as real_cluster_of

@@ -22,7 +22,7 @@ from penstock.groups.group_context import Client, GroupLimits, Surroundings, Top
 from penstock.groups.groups import Groups
 from penstock.groups.memory_check import does_heartbeat_grow, does_sync_grow
 from penstock.limits import MIB
-from penstock.metadata.image import Topic
+from penstock.metadata.facts import Topic
 from penstock.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from penstock.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from penstock.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity

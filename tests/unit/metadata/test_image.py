@@ -16,17 +16,14 @@ from penstock.controller.topics import (
 from penstock.errors import CorruptData
 from penstock.host.metadata_store import Change, Delete, DeleteAll, Entry, Put, Snapshot
 from penstock.metadata.documents import ControllerValue, LiveValue, PartitionValue, TopicValue, encode
-from penstock.metadata.image import (
-    Controller,
-    Endpoint,
+from penstock.metadata.facts import Controller, Endpoint, PartitionState
+from penstock.metadata.image import apply, image_of
+from penstock.metadata.image_changes import (
     Grown,
     PartitionChange,
-    PartitionState,
     TopicChanges,
-    apply,
     changed_partitions,
     changed_topics,
-    image_of,
 )
 from penstock.types import TopicId
 from tests.unit.controller.controller_support import CLUSTER, EMPTY, KEYS, StoredCluster, accept_any

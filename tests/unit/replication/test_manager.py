@@ -9,7 +9,7 @@ from penstock.errors import ApiError, ErrorCode, StorageFailed
 from penstock.host.disk import Stored
 from penstock.log.data_directory import DataDirectory, open_directory
 from penstock.log.recovery import Recovered
-from penstock.metadata.image import ClusterImage, PartitionState, Topic
+from penstock.metadata.facts import ClusterImage, PartitionState, Topic
 from penstock.metadata.keys import topic_id_text
 from penstock.replication.manager import Lost, Partitions
 from penstock.replication.partition import Partition

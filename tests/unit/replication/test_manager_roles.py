@@ -8,7 +8,7 @@ import pytest
 from penstock.config.broker import BrokerConfig
 from penstock.errors import ApiError, ErrorCode
 from penstock.log.truncation import Truncation
-from penstock.metadata.image import Broker, ClusterImage, Live, PartitionState, Topic
+from penstock.metadata.facts import Broker, ClusterImage, Live, PartitionState, Topic
 from penstock.replication.leaderships import Leaderships
 from penstock.replication.leading import Fetched, InSync, Leading
 from penstock.replication.manager import Partitions

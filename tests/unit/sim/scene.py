@@ -6,7 +6,7 @@ from functools import partial
 
 from penstock.broker.broker import RunningBroker
 from penstock.broker.cluster.cluster_member import Place
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.facts import ClusterImage
 from penstock.sim.cluster.clients.administrating import Administrator
 from penstock.sim.cluster.clients.client import Client
 from penstock.sim.cluster.clients.consuming import Reader

@@ -29,7 +29,7 @@ from penstock.controller.internal_topics import internal_problem
 from penstock.controller.topics import delete_topic, unknown_topic_id
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import TOPICS_PER_REQUEST_MAX
-from penstock.metadata.image import ClusterImage, Topic
+from penstock.metadata.facts import ClusterImage, Topic
 from penstock.protocol.messages.delete_topics import (
     DELETE_TOPICS,
     DeletableTopicResult,

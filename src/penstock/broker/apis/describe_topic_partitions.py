@@ -28,7 +28,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.served_api import TOPIC, ServedApi, named, never_waits
 from penstock.errors import ErrorCode
 from penstock.metadata.durability import eligible
-from penstock.metadata.image import INTERNAL_TOPICS, ClusterImage, PartitionState
+from penstock.metadata.facts import INTERNAL_TOPICS, ClusterImage, PartitionState
 from penstock.protocol.messages.describe_topic_partitions import (
     DESCRIBE_TOPIC_PARTITIONS,
     Cursor,

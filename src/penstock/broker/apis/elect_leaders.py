@@ -28,7 +28,7 @@ from penstock.controller.elections import ElectionType, elect, is_needed
 from penstock.controller.partitions import every_partition
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import PARTITION_CHANGES_AT_ONCE, PARTITIONS_CHANGED_MAX
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.facts import ClusterImage
 from penstock.protocol.messages.elect_leaders import (
     ELECT_LEADERS,
     ElectLeadersRequest,

@@ -26,26 +26,18 @@ from collections.abc import Callable, Iterable
 
 from penstock.broker.context import RequestContext
 from penstock.broker.data.fetch_reader import FetchReads, Gathered, Limits
-from penstock.broker.data.fetch_sessions import FetchSessions, RecalledFetch, Wanted
+from penstock.broker.data.fetch_sessions import FetchSessions, Wanted, weigh_fetch
 from penstock.broker.data.pending_fetch import Asked, FetchInProgress
 from penstock.broker.router import Later
 from penstock.broker.served_api import TOPIC, ServedApi, topics
 from penstock.errors import ErrorCode
 from penstock.host.tasks import Tasks
-from penstock.limits import DECODED_PARTITION_BYTES, DECODED_REQUEST_BYTES, FETCH_SESSION_PARTITIONS_MAX
+from penstock.limits import FETCH_SESSION_PARTITIONS_MAX
 from penstock.protocol.messages.fetch import FETCH, FetchRequest, FetchResponse
 from penstock.replication.partition import Partition
 from penstock.security.access import CLUSTER, Operation
 
 ISOLATION_LEVELS = (0, 1)
-
-
-def weigh_fetch(request: FetchRequest, frame_bytes: int) -> int:
-    """What waits are its partitions. Those that a session adds are counted there."""
-    if isinstance(request, RecalledFetch):
-        return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * len(request.wanted)
-    count = sum([len(topic.partitions) for topic in request.topics])
-    return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * count
 
 
 class Fetch:

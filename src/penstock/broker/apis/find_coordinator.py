@@ -27,7 +27,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.served_api import ServedApi
 from penstock.coordinator.placement import shard_of
 from penstock.errors import ApiError, ErrorCode
-from penstock.metadata.image import GROUP_TOPIC, ClusterImage
+from penstock.metadata.facts import GROUP_TOPIC, ClusterImage
 from penstock.protocol.messages.find_coordinator import (
     FIND_COORDINATOR,
     Coordinator,

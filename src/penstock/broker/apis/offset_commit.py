@@ -35,7 +35,7 @@ from penstock.groups.offsets.commit import CommitRequest
 from penstock.groups.offsets.committed_offsets import Commit, Committed
 from penstock.host.clock import Clock
 from penstock.limits import COMMITS_AT_ONCE, LONG_MAX
-from penstock.metadata.image import Topic
+from penstock.metadata.facts import Topic
 from penstock.protocol.messages.offset_commit import (
     OFFSET_COMMIT,
     OffsetCommitRequest,

@@ -45,13 +45,14 @@ from penstock.broker.data.pending_produce import (
     reached_for,
     refused,
     require_success,
+    weigh_produce,
 )
 from penstock.broker.router import Later
 from penstock.broker.served_api import TOPIC, ServedApi, topics
 from penstock.errors import ApiError, ErrorCode, ProtocolError
 from penstock.host.clock import Clock
-from penstock.limits import DECODED_PARTITION_BYTES, DECODED_REQUEST_BYTES, RECORDS_NAMED_MAX
-from penstock.metadata.image import INTERNAL_TOPICS
+from penstock.limits import RECORDS_NAMED_MAX
+from penstock.metadata.facts import INTERNAL_TOPICS
 from penstock.protocol.messages.produce import (
     PRODUCE,
     PartitionProduceResponse,
@@ -66,17 +67,6 @@ from penstock.security.access import Operation
 
 ACKS_ALLOWED: Final = frozenset({-1, 0, 1})
 TOPIC_IDS_SINCE: Final = 13
-
-
-def weigh_produce(request: ProduceRequest, frame_bytes: int) -> int:
-    """Its bytes are records, which are in the log by now; what waits is an answer for each batch.
-
-    Without acks there are no answers. Batches that wait to be looked into are counted where they wait.
-    """
-    if request.acks == ACKS_NONE:
-        return DECODED_REQUEST_BYTES
-    count = sum([len(topic.partition_data) for topic in request.topic_data])
-    return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * count
 
 
 class Produce:

@@ -29,7 +29,7 @@ from penstock.log.data_directory import (
     identity_in,
     new_id,
 )
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.facts import ClusterImage
 from penstock.metadata.keys import CLUSTER_ID_KEY, Keys
 from penstock.metadata.sqlite import SqliteStore
 

@@ -35,7 +35,8 @@ from penstock.host.tasks import Tasks
 from penstock.host.tls import ClientTls
 from penstock.limits import BROKER_ADMISSION_MS_MAX, BROKER_DRAIN_MS_MAX
 from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory, new_id
-from penstock.metadata.image import ClusterImage, image_of
+from penstock.metadata.facts import ClusterImage
+from penstock.metadata.image import image_of
 from penstock.metadata.keys import Keys
 from penstock.replication.roles import Admission
 

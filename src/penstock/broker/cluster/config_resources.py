@@ -22,7 +22,7 @@ from penstock.controller.internal_topics import check_internal_settings
 from penstock.controller.topics import alter_broker_config, alter_topic_config
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import GROUP_ID_BYTES_MAX, TOPICS_PER_REQUEST_MAX
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.facts import ClusterImage
 from penstock.security.access import CLUSTER, Operation, ResourceType
 
 EVERY_BROKER = ""

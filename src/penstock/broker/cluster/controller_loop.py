@@ -26,7 +26,7 @@ from penstock.errors import ApiError
 from penstock.host.backoff import Pauses
 from penstock.host.metadata_store import Conflict, SessionId, StoreAway, StoreRefuses
 from penstock.limits import METADATA_AWAY_PAUSE_MS, METADATA_AWAY_PAUSE_MS_MAX, UPKEEP_IDLE_MS, UPKEEP_MS
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.facts import ClusterImage
 from penstock.observability.logs import Log
 from penstock.types import TopicId
 

@@ -23,7 +23,7 @@ from penstock.errors import ApiError
 from penstock.host.metadata_store import StoreAway, StoreRefuses
 from penstock.host.tasks import Tasks
 from penstock.limits import ENDPOINT_CONNECT_MS_MAX, PEER_PAUSE_MS, PEER_PAUSE_MS_MAX
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.facts import ClusterImage
 from penstock.observability.logs import Log
 
 NOT_REACHED_HELP: Final = (

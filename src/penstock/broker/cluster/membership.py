@@ -51,7 +51,7 @@ from penstock.limits import (
 from penstock.log.data_directory import DataDirectory, Inventory
 from penstock.metadata import levels
 from penstock.metadata.documents import FeaturesValue, encode
-from penstock.metadata.image import ClusterImage, Endpoint
+from penstock.metadata.facts import ClusterImage, Endpoint
 from penstock.metadata.keys import CLUSTER_ID_KEY, Keys
 from penstock.observability.logs import Log
 from penstock.replication.roles import Admission

@@ -19,7 +19,8 @@ from penstock.broker.cluster.metadata_service import Cluster, Decide, Unconfirme
 from penstock.controller.decision import Decision, NoController, together
 from penstock.errors import ApiError
 from penstock.limits import METADATA_AWAY_PAUSE_MS, METADATA_CONTROLLER_MS_MAX
-from penstock.metadata.image import ClusterImage, apply
+from penstock.metadata.facts import ClusterImage
+from penstock.metadata.image import apply
 
 # Enough that a commit costs little for each topic; few enough that other requests soon get a turn.
 DECISIONS_PER_CHANGE = 50

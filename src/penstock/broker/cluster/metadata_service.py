@@ -56,7 +56,8 @@ from penstock.limits import (
     METADATA_TRIES_MAX,
 )
 from penstock.metadata.documents import PartitionValue, decode
-from penstock.metadata.image import ClusterImage, apply, image_of
+from penstock.metadata.facts import ClusterImage
+from penstock.metadata.image import apply, image_of
 from penstock.metadata.keys import Keys
 from penstock.types import TopicId
 

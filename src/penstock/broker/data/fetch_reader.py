@@ -19,7 +19,7 @@ from penstock.broker.storage.cold_reads import ColdReads, Outdated
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
 from penstock.limits import BATCH_BYTES_MAX, FETCH_BYTES_TOTAL_MAX
 from penstock.log.reading.cold_reading import ColdRead, Found
-from penstock.metadata.image import NO_NODE
+from penstock.metadata.facts import NO_NODE
 from penstock.protocol.messages.fetch import (
     FETCH,
     AbortedTransaction,

@@ -19,6 +19,8 @@ from penstock.errors import ErrorCode
 from penstock.host.clock import Clock
 from penstock.host.randomness import Randomness
 from penstock.limits import (
+    DECODED_PARTITION_BYTES,
+    DECODED_REQUEST_BYTES,
     FETCH_SESSION_EVICTION_MS,
     FETCH_SESSION_PARTITIONS_MAX,
     INT_MAX,
@@ -122,6 +124,14 @@ class Fetching(NamedTuple):
     """Only what changed goes into the reply."""
     runs: list[TopicRun] | None = None
     """How `wanted` falls into topics, where that is known."""
+
+
+def weigh_fetch(request: FetchRequest, frame_bytes: int) -> int:
+    """What waits are its partitions. Those that a session adds are counted there."""
+    if isinstance(request, RecalledFetch):
+        return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * len(request.wanted)
+    count = sum([len(topic.partitions) for topic in request.topics])
+    return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * count
 
 
 class FetchSessions:

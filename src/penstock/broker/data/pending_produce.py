@@ -15,11 +15,17 @@ from typing import Final, NamedTuple
 from penstock.broker.data.append import Turn
 from penstock.broker.router import Later, NoReply
 from penstock.errors import ApiError, ErrorCode, ProtocolError
-from penstock.limits import INSPECTION_WAIT_MS_MAX, PRODUCE_BATCHES_MAX
+from penstock.limits import (
+    DECODED_PARTITION_BYTES,
+    DECODED_REQUEST_BYTES,
+    INSPECTION_WAIT_MS_MAX,
+    PRODUCE_BATCHES_MAX,
+)
 from penstock.log.validation import NotABatch
 from penstock.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
+    ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
@@ -55,6 +61,17 @@ class ProduceLimits(NamedTuple):
 
 
 PRODUCE_LIMITS: Final = ProduceLimits()
+
+
+def weigh_produce(request: ProduceRequest, frame_bytes: int) -> int:
+    """Its bytes are records, which are in the log by now; what waits is an answer for each batch.
+
+    Without acks there are no answers. Batches that wait to be looked into are counted where they wait.
+    """
+    if request.acks == ACKS_NONE:
+        return DECODED_REQUEST_BYTES
+    count = sum([len(topic.partition_data) for topic in request.topic_data])
+    return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * count
 
 
 class ProduceInProgress:

@@ -39,7 +39,7 @@ from penstock.limits import (
     UNREADABLE_RECORDS_TOLD_MAX,
 )
 from penstock.log.reading.cold_reading import ColdRead, Found
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.facts import ClusterImage
 from penstock.observability.logs import Log
 from penstock.protocol.batches import split_batches
 from penstock.protocol.records import Record, iterate

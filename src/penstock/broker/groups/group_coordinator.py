@@ -28,7 +28,8 @@ from penstock.limits import (
     GROUPS_REPORTED_PER_TURN,
     STATE_COMMAND_BYTES_MAX,
 )
-from penstock.metadata.image import GROUP_TOPIC, ClusterImage, changed_topics
+from penstock.metadata.facts import GROUP_TOPIC, ClusterImage
+from penstock.metadata.image_changes import changed_topics
 
 Query = Callable[[Groups, Now], Any]
 """Reads the state and changes nothing."""

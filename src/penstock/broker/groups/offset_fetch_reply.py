@@ -14,7 +14,7 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.groups.groups import Groups
 from penstock.groups.offsets.committed_offsets import Committed
 from penstock.limits import OFFSETS_PER_TURN
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.facts import ClusterImage
 from penstock.protocol.compiler import encoder
 from penstock.protocol.messages.offset_fetch import (
     OFFSET_FETCH,

@@ -40,7 +40,7 @@ from penstock.limits import (
     RENEWAL_PAUSE_MS,
     RENEWAL_PAUSE_MS_MAX,
 )
-from penstock.metadata.image import ClusterImage, PartitionState, Topic
+from penstock.metadata.facts import ClusterImage, PartitionState, Topic
 from penstock.observability.logs import Log
 from penstock.replication.fetch_plan import Replica
 from penstock.replication.partition import Partition

@@ -20,7 +20,7 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.host.clock import Clock
 from penstock.host.tasks import Tasks
 from penstock.limits import REPLICA_LAG_CHECK_MS
-from penstock.metadata.image import NO_NODE, ClusterImage
+from penstock.metadata.facts import NO_NODE, ClusterImage
 from penstock.observability.logs import Log
 from penstock.protocol.messages.fetch import EpochEndOffset, FetchPartition
 from penstock.replication.leading import NO_BROKER_EPOCH, Fetched

@@ -27,7 +27,7 @@ from penstock.host.backoff import Pauses
 from penstock.host.metadata_store import Committed, Conflict, StoreAway, StoreRefuses
 from penstock.host.tasks import Tasks
 from penstock.limits import IN_SYNC_SENDERS_MAX, METADATA_AWAY_PAUSE_MS, METADATA_AWAY_PAUSE_MS_MAX
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.facts import ClusterImage
 from penstock.observability.logs import Log
 from penstock.replication.leading import NO_BROKER_EPOCH, Leading, Proposal
 from penstock.replication.manager import Partitions

@@ -39,7 +39,8 @@ from penstock.limits import (
     REPLICA_WAIT_MS,
 )
 from penstock.log.truncation import BeginningAnew, Truncation
-from penstock.metadata.image import NO_NODE, ClusterImage, changed_partitions
+from penstock.metadata.facts import NO_NODE, ClusterImage
+from penstock.metadata.image_changes import changed_partitions
 from penstock.observability.logs import Log
 from penstock.protocol.messages.fetch import FETCH, FetchResponse, PartitionData
 from penstock.replication.fetch_plan import Activity, Asked, FetchPlan, Replica

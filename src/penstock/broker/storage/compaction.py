@@ -51,7 +51,7 @@ from penstock.log.compaction.cleaning_plan import (
 from penstock.log.compaction.swap import decide, discard, replaced_segments, take_over, tidy, undecide
 from penstock.log.data_directory import DataDirectory
 from penstock.log.trusted_time import TrustedTime
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.facts import ClusterImage
 from penstock.observability.logs import Log
 from penstock.replication.partition import Partition
 from penstock.types import TopicPartition

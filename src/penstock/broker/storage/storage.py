@@ -29,7 +29,7 @@ from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory
 from penstock.log.producers import PRODUCER_LIMITS, ProducerLimits
 from penstock.log.recovery import Recovered
 from penstock.log.truncation import BeginningAnew, Truncation
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.facts import ClusterImage
 from penstock.metadata.keys import topic_id_text
 from penstock.observability.logs import Log
 from penstock.replication.manager import Lost, Partitions

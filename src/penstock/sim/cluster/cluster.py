@@ -21,7 +21,7 @@ from penstock.host.metadata_store import Event
 from penstock.host.tasks import Tasks
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producers import Producer as KnownProducer
-from penstock.metadata.image import ClusterImage, PartitionState, Topic
+from penstock.metadata.facts import ClusterImage, PartitionState, Topic
 from penstock.sim.cluster.checks.compacted_ledger import CompactedLedger
 from penstock.sim.cluster.checks.ledger import Ledger
 from penstock.sim.cluster.checks.store_checks import StoreChecks

@@ -18,7 +18,8 @@ from penstock.controller.topics import (
 )
 from penstock.host.metadata_store import Compare, Put
 from penstock.metadata.documents import BrokerValue, ControllerValue, GroupConfigValue, LiveValue, encode
-from penstock.metadata.image import ClusterImage, image_of
+from penstock.metadata.facts import ClusterImage
+from penstock.metadata.image import image_of
 from penstock.metadata.keys import Keys
 from penstock.sim.scheduler import VirtualTimeLoop
 from penstock.sim.store import SimClient, SimStore, StoreFaults

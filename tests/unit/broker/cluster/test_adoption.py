@@ -30,7 +30,8 @@ from penstock.host.os_disk import OsDisk
 from penstock.host.randomness import SystemRandomness
 from penstock.log.data_directory import Identity, identity_in, refuse_other_store
 from penstock.metadata.documents import BrokerValue, LiveValue, encode
-from penstock.metadata.image import ClusterImage, image_of
+from penstock.metadata.facts import ClusterImage
+from penstock.metadata.image import image_of
 from penstock.metadata.keys import CLUSTER_ID_KEY, Keys
 from penstock.metadata.sqlite import MEMORY, SqliteStore
 from penstock.testing import broker

@@ -14,7 +14,7 @@ from penstock.broker.context import RequestContext
 from penstock.controller.decision import NOTHING_TO_DO, Decision
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Delete
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.facts import ClusterImage
 from penstock.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from penstock.security.access import ANONYMOUS
 from penstock.sim.store import SimStore

@@ -17,7 +17,8 @@ from penstock.errors import ConfigError, CorruptData
 from penstock.host.metadata_store import Change, Committed, Compare, Conflict, SessionId, StoreRefuses
 from penstock.limits import BROKER_JOIN_MS_MAX, BROKER_SESSION_MS, LOST_PARTITIONS_NAMED_MAX
 from penstock.log.data_directory import DataDirectory, Identity
-from penstock.metadata.image import ClusterImage, Endpoint, image_of
+from penstock.metadata.facts import ClusterImage, Endpoint
+from penstock.metadata.image import image_of
 from penstock.metadata.keys import Keys, topic_id_text
 from penstock.observability.logs import Silence
 from penstock.replication.roles import Admission

@@ -16,7 +16,7 @@ from penstock.host.clock import SystemClock
 from penstock.host.metadata_store import Delete
 from penstock.host.randomness import SystemRandomness
 from penstock.limits import METADATA_CONTROLLER_MS_MAX
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.facts import ClusterImage
 from penstock.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,

@@ -19,7 +19,7 @@ from penstock.limits import DISK_RESERVE_FREE_BYTES, READ_FAILURES_MAX
 from penstock.log.damaged_copies import GivenUp, RoomForCopies
 from penstock.log.data_directory import DataDirectory
 from penstock.log.reading.cold_reading import ColdResult
-from penstock.metadata.image import ClusterImage, PartitionState
+from penstock.metadata.facts import ClusterImage, PartitionState
 from penstock.observability.logs import Silence
 from penstock.replication.fetch_plan import Replica
 from penstock.replication.manager import Partitions

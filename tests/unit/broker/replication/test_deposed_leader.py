@@ -18,7 +18,7 @@ from penstock.config.layers import Given
 from penstock.host.metadata_store import Change, Put, SessionId, StoreAway
 from penstock.limits import ETCD_QUESTION_MS_MAX
 from penstock.metadata.documents import PartitionValue, decode
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.facts import ClusterImage
 from penstock.observability.logs import Silence
 from penstock.protocol.messages.fetch import FetchPartition, PartitionData
 from penstock.replication.manager import Partitions

@@ -13,8 +13,7 @@ from penstock.broker.data.pending_fetch import Asked, FetchInProgress
 from penstock.broker.replication.follower_fetches import require_session
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.errors import ApiError, ErrorCode
-from penstock.metadata.facts import Broker, ClusterImage, Live
-from penstock.metadata.image import NO_NODE
+from penstock.metadata.facts import NO_NODE, Broker, ClusterImage, Live
 from penstock.protocol.messages.fetch import (
     EpochEndOffset,
     FetchPartition,

@@ -14,7 +14,7 @@ from penstock.controller.topics import Assignment, NewTopic, TopicDefaults, Topi
 from penstock.host.metadata_store import Put
 from penstock.host.tasks import Tasks
 from penstock.limits import REPLICA_LAG_MS_MAX
-from penstock.metadata.image import ClusterImage, PartitionState
+from penstock.metadata.facts import ClusterImage, PartitionState
 from penstock.observability.logs import Silence
 from penstock.protocol.messages.fetch import FetchPartition
 from penstock.replication.manager import Partitions

@@ -16,7 +16,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.topic import FlushPolicy
 from penstock.host.worker import Worker
 from penstock.log.data_directory import DataDirectory, open_directory
-from penstock.metadata.image import ClusterImage, PartitionState, Topic
+from penstock.metadata.facts import ClusterImage, PartitionState, Topic
 from penstock.observability.logs import Silence
 from penstock.replication.partition import Partition
 from penstock.sim.disk import Mount, SimDisk

@@ -22,7 +22,7 @@ from penstock.groups.consumer.consumer_timers import CONSUMER_TIMERS, SESSION, l
 from penstock.groups.group_context import Client, Surroundings, TimerKey, Topics
 from penstock.groups.migration import Group, Settled
 from penstock.groups.records import GroupMetadataKey, UnknownKey, decode_key, decode_value
-from penstock.metadata.image import PartitionState, Topic
+from penstock.metadata.facts import PartitionState, Topic
 from penstock.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

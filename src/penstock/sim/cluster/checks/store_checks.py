@@ -13,7 +13,9 @@ from collections.abc import Callable
 
 from penstock.host.metadata_store import Event, Put
 from penstock.metadata.durability import eligible, min_isr_changes
-from penstock.metadata.image import NO_NODE, ClusterImage, PartitionState, Topic, apply, changed_partitions
+from penstock.metadata.facts import NO_NODE, ClusterImage, PartitionState, Topic
+from penstock.metadata.image import apply
+from penstock.metadata.image_changes import changed_partitions
 from penstock.metadata.keys import CLUSTER_ID_KEY, Keys
 from penstock.sim.history import Violation
 

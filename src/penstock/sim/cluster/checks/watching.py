@@ -22,8 +22,7 @@ from typing import Final, NamedTuple
 
 from penstock.broker.broker import RunningBroker
 from penstock.metadata.durability import eligible
-from penstock.metadata.facts import GROUP_TOPIC
-from penstock.metadata.image import ClusterImage, Topic
+from penstock.metadata.facts import GROUP_TOPIC, ClusterImage, Topic
 from penstock.metadata.keys import topic_id_text
 from penstock.replication.partition import Partition
 from penstock.sim.cluster.checks.compacted_ledger import CompactedLedger

@@ -14,7 +14,9 @@ from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.host.metadata_store import Change, Put
-from penstock.metadata.image import NO_NODE, apply, changed_partitions
+from penstock.metadata.facts import NO_NODE
+from penstock.metadata.image import apply
+from penstock.metadata.image_changes import changed_partitions
 from penstock.metadata.keys import Keys
 from penstock.sim.store import Fate
 

@@ -21,7 +21,9 @@ from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.host.metadata_store import Change, Put
-from penstock.metadata.image import PartitionState, Topic, apply, changed_partitions
+from penstock.metadata.facts import PartitionState, Topic
+from penstock.metadata.image import apply
+from penstock.metadata.image_changes import changed_partitions
 from penstock.metadata.keys import Keys
 from penstock.sim.cluster.node import SimNode
 from penstock.sim.store import Fate
