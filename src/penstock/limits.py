@@ -156,6 +156,9 @@ CONNECTION_REQUESTS_IN_FLIGHT_MAX = 128
 # wait after a rejection. Clients with a backoff wait at least as long by themselves.
 REJECTIONS_BEFORE_PAUSE = 20
 REJECTION_PAUSE_MS_MAX = 100
+# Rejected requests of one connection in a second, whatever they ask for. Tools that look for things which
+# are not there stay below; clients in a loop would cost half a core.
+REJECTIONS_PER_SECOND = 2000
 # Bytes kept for all unfinished requests. Half of it is for frames beyond FRAME_FIRST_BYTES, so that
 # large requests never stop small ones.
 REQUEST_BYTES_IN_FLIGHT_MAX = 256 * MIB

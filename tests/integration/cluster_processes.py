@@ -12,7 +12,8 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.integration.broker_process import BrokerProcess, eventually
-from tests.integration.etcd_process import Etcd, free_ports, running_etcd
+from tests.integration.etcd_process import Etcd, running_etcd
+from tests.integration.free_ports import free_ports
 
 
 class ClusterProcesses:

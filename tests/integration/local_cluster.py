@@ -5,16 +5,16 @@ Rule: whatever it started ends with it, and it ends with the test.
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.integration.broker_process import eventually
-from tests.integration.etcd_process import free_ports, require_etcd
+from tests.integration.etcd_process import require_etcd
+from tests.integration.free_ports import free_port_range
 
 READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
@@ -24,21 +24,6 @@ HEEDING_INTERRUPTS = (
     "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
     "runpy.run_module('penstock', run_name='__main__', alter_sys=True)"
 )
-
-
-def free_port_range(count: int) -> int:
-    """The first of so many ports in a row that nobody has."""
-    while True:
-        (first,) = free_ports(1)
-        with suppress(OSError, OverflowError):
-            for port in range(first, first + count):
-                _try(port)
-            return first
-
-
-def _try(port: int) -> None:
-    with socket.create_server(("127.0.0.1", port)):
-        pass
 
 
 class ClusterUp:

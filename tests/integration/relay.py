@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from tests.integration.etcd_process import free_ports
+from tests.integration.free_ports import free_ports
 
 RELAY = """
 import asyncio, sys

@@ -22,7 +22,7 @@ from pathlib import Path
 from penstock.cli.local_cluster.checks import is_running
 from tests.integration.broker_process import eventually
 from tests.integration.etcd_process import require_etcd
-from tests.integration.local_cluster import free_port_range
+from tests.integration.free_ports import free_port_range
 
 SECONDS_MAX = 60.0
 BLOCK = re.compile(r"^ *```console\n(.*?)^ *```", re.DOTALL | re.MULTILINE)

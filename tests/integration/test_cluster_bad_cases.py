@@ -30,7 +30,7 @@ from penstock.limits import BROKER_SESSION_MS
 from tests.integration.broker_process import BrokerProcess, eventually
 from tests.integration.cluster_load import read_all
 from tests.integration.cluster_processes import ClusterProcesses, running_cluster
-from tests.integration.etcd_process import free_ports
+from tests.integration.free_ports import free_ports
 
 EVERYBODY = [1, 2, 3]
 HOUR_MS = 3_600_000

@@ -11,7 +11,8 @@ from confluent_kafka.admin import AdminClient
 
 from tests.integration.broker_process import ON_FREE_PORTS, BrokerProcess, penstock, serving
 from tests.integration.cluster_processes import ClusterProcesses, running_cluster
-from tests.integration.etcd_process import free_ports, running_etcd
+from tests.integration.etcd_process import running_etcd
+from tests.integration.free_ports import free_ports
 from tests.integration.test_tls import Certificates
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from penstock.cli.local_cluster.checks import is_running
 from tests.integration.broker_process import eventually, penstock
-from tests.integration.local_cluster import ClusterUp, cluster_up, free_port_range
+from tests.integration.free_ports import free_port_range
+from tests.integration.local_cluster import ClusterUp, cluster_up
 
 
 def produce(cluster: ClusterUp, topic: str, value: str) -> None:

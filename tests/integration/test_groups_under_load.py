@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.broker_process import BrokerProcess, serving
+from tests.integration.free_ports import free_ports
 from tests.integration.group_crowd import (
     QUICK_GROUPS,
     Crowd,
@@ -23,7 +24,6 @@ from tests.integration.group_crowd import (
     news,
     offered,
 )
-from tools.differential.broker import free_ports
 
 PARTITIONS = 6
 KINDS = ("confluent-range", "confluent-cooperative", "confluent-consumer", "kafka-python", "aiokafka")

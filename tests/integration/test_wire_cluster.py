@@ -32,8 +32,8 @@ from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient, Fetched, Offs
 from penstock.wire.errors import RecordsTooLarge, TopicReplaced, TopicUnknown, Unreachable
 from penstock.wire.fetching import extent_of
 from tests.integration.broker_process import BrokerProcess, serving
+from tests.integration.free_ports import free_ports
 from tests.integration.messages import QUIET
-from tools.differential.broker import free_ports
 from tools.differential.kafka import VERSIONS, missing_programs, running_kafka
 
 HOST = "127.0.0.1"

@@ -25,7 +25,8 @@ from penstock.spark.records.encode import encode
 from penstock.testing import Broker, broker
 from penstock.types import TopicPartition
 from tests.integration.cluster_processes import ClusterProcesses
-from tests.integration.etcd_process import free_ports, running_etcd
+from tests.integration.etcd_process import running_etcd
+from tests.integration.free_ports import free_ports
 from tests.spark.archive_topics import Audit, Producing, audited, rows_of
 from tests.spark.etl_runs import count_of, records_of, written
 from tests.spark.forgetful_relay import forgetful_relay

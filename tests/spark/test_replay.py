@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from penstock.spark.lake.description import FORMATS, open_table
 from penstock.spark.lake.table import Span
 from penstock.spark.pipelines.audit.audit import AuditSettings, audit
 from penstock.spark.pipelines.audit.ids import parse_ids
+from penstock.spark.pipelines.common.lake_rows import SCHEMA
 from penstock.spark.pipelines.common.run_lock import alone
 from penstock.spark.pipelines.common.running import Stop
 from penstock.spark.pipelines.replay import replay as module
@@ -292,6 +294,41 @@ def test_a_folder_with_strange_signs_and_a_missing_file(
         Path(table.files()[0]).unlink()
     with pytest.raises(CommandFailed, match=r"belongs to the table and is missing \(1 files in all\)"):
         check(settings)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "timestamp > now() - interval 1 day",
+        "partition = 0 and timestamp > current_timestamp() - interval 1 day",
+        "timestamp between dateadd(day, -1, NOW()) and current_timestamp",
+        "date(timestamp) = current_date",
+        "date(timestamp) = curdate()",
+        "timestamp > localtimestamp()",
+        "offset > unix_timestamp()",
+        "exists(headers, header -> now() > timestamp)",
+        "offset in (select id from range(5) where now() > timestamp '2020-01-01')",
+    ],
+)
+def test_a_condition_that_asks_for_the_time_is_refused(spark: "SparkSession", where: str) -> None:
+    with pytest.raises(CommandFailed, match=r"asks for the current time.*: give --start and --end"):
+        module._filtered(spark.createDataFrame([], SCHEMA), where)
+
+
+def test_what_was_refused_for_its_condition_was_not_begun(
+    spark: "SparkSession", running: Broker, original: Original
+) -> None:
+    """A replay is known by its condition: the right one would otherwise need another --name."""
+    create(running, "replay-now", 2)
+    wanted = original.settings("replay-now")
+    for where, message in (
+        ("timestamp > now() - interval 1 day", "asks for the current time"),
+        ("colour = 1", "is no condition on the rows"),
+    ):
+        for act in (replayed, partial(dry_run, stop=Stop())):
+            with pytest.raises(CommandFailed, match=message):
+                act(spark, wanted._replace(where=where))
+    assert replayed(spark, wanted._replace(where="value = 'now()' or offset < 10")).rows == 20
 
 
 @pytest.mark.campaign

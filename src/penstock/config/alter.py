@@ -8,6 +8,7 @@ Rule 1: keys that are not asked about stay as they are, also those this release 
 Rule 2: what a request leaves behind must hold together (`checks`), not only each value alone.
 Rule 3: a broker keeps settings that this release does not know, as Kafka does, because tools set them
         and fail where they are rejected. Nothing acts on them, and their number and size are bounded.
+        Settings that would protect something are rejected: an operator would rely on them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.broker_settings import find_setting
 from penstock.config.checks import broker_problems, group_problems, topic_problems
 from penstock.config.group_settings import ONE_GROUP_SETTINGS
+from penstock.config.kafka_settings import protection_of
 from penstock.config.layers import NOTHING, group_value_of, topic_value_of, value_of
 from penstock.config.setting import ConfigType, Setting, render, unknown_setting
 from penstock.config.topic_settings import IGNORED_TOPIC_SETTINGS, TOPIC_SETTINGS
@@ -197,6 +199,10 @@ def _keep_unknown(alteration: Alteration, wanted: dict[str, str]) -> None:
             ErrorCode.INVALID_CONFIG,
             f"{unknown_setting(name, ())}: its name must have 1 to {UNKNOWN_SETTING_NAME_BYTES_MAX} bytes",
         )
+    protection = protection_of(name, text)
+    if protection is not None:
+        # Stored without effect it would be taken for a protection that is there.
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{name}: this broker does not have it: {protection}")
     wanted[name] = text
 
 

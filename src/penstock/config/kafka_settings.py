@@ -9,6 +9,8 @@ A name in neither list is nobody's, most likely misspelt, and stops the start to
 have no effect, and nobody would notice.
 """
 
+from penstock.config.broker_settings import LISTENER_PREFIX
+
 _WITHOUT_EFFECT = """
 add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
 alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
@@ -134,10 +136,26 @@ _HARMLESS = {
 """Values of those that protect nothing; an empty one never does."""
 
 
+def without_listener(name: str) -> str:
+    """The setting itself, where a name gives it for one listener (`listener.name.<listener>.<setting>`)."""
+    if not name.startswith(LISTENER_PREFIX):
+        return name
+    return name.removeprefix(LISTENER_PREFIX).partition(".")[2] or name
+
+
+def protection_of(name: str, text: str) -> str | None:
+    """Why this value of a setting must not be left out silently; None: nothing would be unprotected."""
+    name = without_listener(name)
+    if name not in PROTECTING or text.strip() in ("", _HARMLESS.get(name)):
+        return None
+    return PROTECTING[name]
+
+
 def is_without_effect(name: str, text: str, listeners: str) -> bool:
     """Whether leaving a setting out does no harm. `listeners`: the setting of that name."""
+    name = without_listener(name)
     if name == "inter.broker.listener.name":
         return text.strip() in ("", listeners.strip().partition("://")[0])
     if name in PROTECTING:
-        return text.strip() in ("", _HARMLESS.get(name))
+        return protection_of(name, text) is None
     return name in WITHOUT_EFFECT or name.startswith(_PREFIXES_WITHOUT_EFFECT)

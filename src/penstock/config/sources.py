@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from penstock.config.broker import BrokerConfig
 from penstock.config.broker_settings import BROKER_SETTINGS, find_setting
 from penstock.config.checks import broker_problems, broker_warnings, listener_problems
-from penstock.config.kafka_settings import INSTEAD, PROTECTING, is_without_effect
+from penstock.config.kafka_settings import INSTEAD, PROTECTING, is_without_effect, without_listener
 from penstock.config.layers import Given, value_of
 from penstock.config.listeners import ADDRESS_FORM, advertise, parse_address
 from penstock.config.setting import render, unknown_setting
@@ -108,8 +108,9 @@ def _parse(
 
 
 def _unknown(key: str) -> str:
-    if key in PROTECTING:
-        return f"{key}: a setting of Kafka that this broker does not have: {PROTECTING[key]}; leave it out"
+    protection = PROTECTING.get(without_listener(key))
+    if protection is not None:
+        return f"{key}: a setting of Kafka that this broker does not have: {protection}; leave it out"
     said = unknown_setting(key, BROKER_SETTINGS)
     return said if said.endswith("?") else f"{said}; `python -m penstock.config.reference` lists all"
 

@@ -211,6 +211,11 @@ def test_settings_that_contradict_each_other_are_refused(sets: list[str], senten
             "num.io.threads: a setting of Kafka without effect here (from --set)",
         ),
         (
+            "listener.name.ssl.ssl.principal.mapping.rules=DEFAULT",
+            "listener.name.ssl.ssl.principal.mapping.rules: a setting of Kafka without effect here"
+            " (from --set)",
+        ),
+        (
             "zookeeper.connect=localhost:2181",
             "zookeeper.connect: a setting of Kafka without effect here (from --set)",
         ),
@@ -237,6 +242,7 @@ def test_settings_with_an_effect_do_not_warn() -> None:
             "brokers connect to each other by the listeners that they have",
         ),
         ("ssl.cipher.suites=TLS_AES_128_GCM_SHA256", "TLS is Python's"),
+        ("listener.name.ssl.ssl.cipher.suites=TLS_AES_128_GCM_SHA256", "TLS is Python's"),
     ],
 )
 def test_a_protection_that_is_not_there_stops_the_start(setting: str, reason: str) -> None:

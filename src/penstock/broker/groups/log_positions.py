@@ -97,16 +97,38 @@ class LogPositions:
     async def _of_leader(self, leader: int, wanted: Sequence[PositionQuestion]) -> list[LogPosition]:
         if leader == self._node_id or self._peers is None:
             return await self.here(wanted)
-        found: list[LogPosition] = []
+        found = [UNKNOWN] * len(wanted)
+        every = list(range(len(wanted)))
         try:
             # Waiting for a turn counts: a page is late rather than never there.
             async with asyncio.timeout(PEER_POSITIONS_MS_MAX / 1000), self._questions:
-                for start in range(0, len(wanted), LOG_POSITIONS_PER_QUESTION):
-                    some = wanted[start : start + LOG_POSITIONS_PER_QUESTION]
-                    found += await self._asked(self._peers, leader, some)
+                if len(wanted) <= LOG_POSITIONS_PER_QUESTION:
+                    await self._ask_in_chunks(self._peers, leader, wanted, every, found)
+                    return found
+                # The leader may read times of records from its disk. The ends of all logs come first, or
+                # a page about many partitions would have the times of a few and nothing of the rest.
+                ends = [each._replace(committed=None) for each in wanted]
+                await self._ask_in_chunks(self._peers, leader, ends, every, found)
+                behind = [number for number in every if _is_behind(wanted[number], found[number])]
+                await self._ask_in_chunks(self._peers, leader, wanted, behind, found)
         except (PeerUnavailable, TimeoutError):
-            found += [UNKNOWN] * (len(wanted) - len(found))
+            pass  # what is not found is unknown
         return found
+
+    async def _ask_in_chunks(
+        self,
+        peers: PeerQuestions,
+        leader: int,
+        wanted: Sequence[PositionQuestion],
+        numbers: Sequence[int],
+        found: list[LogPosition],
+    ) -> None:
+        """Put the answers to these questions into `found`, each under its number."""
+        for start in range(0, len(numbers), LOG_POSITIONS_PER_QUESTION):
+            some = numbers[start : start + LOG_POSITIONS_PER_QUESTION]
+            positions = await self._asked(peers, leader, [wanted[number] for number in some])
+            for number, position in zip(some, positions, strict=True):
+                found[number] = position
 
     async def _asked(
         self, peers: PeerQuestions, leader: int, wanted: Sequence[PositionQuestion]
@@ -150,6 +172,11 @@ class LogPositions:
         if question.committed is None or question.committed >= span.end:
             return LogPosition(span), None
         return LogPosition(span), WantedTime(partition, max(question.committed, span.start))
+
+
+def _is_behind(question: PositionQuestion, position: LogPosition) -> bool:
+    span, committed = position.span, question.committed
+    return span is not None and committed is not None and committed < span.end
 
 
 def _question(wanted: PositionQuestion) -> WantedPosition:

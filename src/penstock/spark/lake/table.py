@@ -123,7 +123,8 @@ class LakeTable(Protocol):
         """Remove what no commit names and was last written before then. Returns what it removed.
 
         Files that were part of the table stay for `history_ms` after they were replaced, for those who read
-        an older version of it. None: as long as the table's own properties say.
+        an older version of it. None: as long as the table's own properties say. In Iceberg they stay while a
+        snapshot names them, and a table can bound the number of those whatever their age.
         """
 
     def close(self) -> None: ...

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.broker.cluster.peer_requests import PeerQuestions, PeerUnavailable
 from penstock.broker.groups.log_positions import OFFLINE, UNKNOWN, LogPosition, LogPositions, PositionQuestion
@@ -34,8 +35,10 @@ def led_by(*leaders: int) -> ClusterImage:
 class Answering:
     """Other brokers, as far as they answer."""
 
-    def __init__(self, silent: set[int] = frozenset()) -> None:  # type: ignore[assignment]
+    def __init__(self, silent: set[int] = frozenset(), without_times_after: int = 100) -> None:  # type: ignore[assignment]
+        """After so many questions those for times get no answer, as if reading took too long."""
         self._silent = silent
+        self._without_times_after = without_times_after
         self.asked: list[tuple[int, int]] = []
         self.answer = FoundPosition(ErrorCode.NONE, 3, 9, 77)
 
@@ -43,7 +46,11 @@ class Answering:
         self.asked.append((node, len(request.partitions)))
         if node in self._silent:
             raise PeerUnavailable(node, "it is silent")
-        return LogPositionsResponse(partitions=[self.answer] * len(request.partitions))
+        if len(self.asked) > self._without_times_after:
+            raise TimeoutError
+        wants_times = request.partitions[0].offset >= 0
+        answer = self.answer if wants_times else replace(self.answer, timestamp=-1)
+        return LogPositionsResponse(partitions=[answer] * len(request.partitions))
 
 
 def positions(image: ClusterImage, peers: Answering) -> LogPositions:
@@ -88,6 +95,23 @@ async def test_many_partitions_are_asked_for_in_several_questions() -> None:
     found = await positions(image, peers).find([PositionQuestion(TOPIC, index) for index in range(2_500)])
     assert len(found) == 2_500
     assert peers.asked == [(2, 1_000), (2, 1_000), (2, 500)]
+
+
+async def test_of_many_partitions_the_ends_are_known_though_times_come_late() -> None:
+    peers = Answering(without_times_after=4)
+    image = led_by(*[2] * 2_500)
+    wanted = [PositionQuestion(TOPIC, index, Offset(5)) for index in range(2_500)]
+    found = await positions(image, peers).find(wanted)
+    assert [each.span for each in found] == [LogSpan(Offset(3), Offset(9))] * 2_500
+    assert [each.timestamp_ms for each in found] == [77] * 1_000 + [None] * 1_500
+
+
+async def test_times_are_only_asked_for_where_records_wait() -> None:
+    peers = Answering()
+    image = led_by(*[2] * 2_500)
+    wanted = [PositionQuestion(TOPIC, index, Offset(5 if index < 3 else 9)) for index in range(2_500)]
+    await positions(image, peers).find(wanted)
+    assert peers.asked == [(2, 1_000), (2, 1_000), (2, 500), (2, 3)]
 
 
 class Known:

@@ -2,7 +2,7 @@
 
 from penstock.broker.network.rejection_throttle import RejectionPauses
 from penstock.errors import ErrorCode
-from penstock.limits import REJECTION_PAUSE_MS_MAX, REJECTIONS_BEFORE_PAUSE
+from penstock.limits import REJECTION_PAUSE_MS_MAX, REJECTIONS_BEFORE_PAUSE, REJECTIONS_PER_SECOND
 from penstock.protocol.messages.heartbeat import HEARTBEAT, HeartbeatResponse
 from penstock.protocol.messages.sync_group import SYNC_GROUP, SyncGroupResponse
 
@@ -38,6 +38,18 @@ def test_requests_that_differ_do_not_wait_though_each_is_rejected() -> None:
         assert pauses.wait_s(frame(HEARTBEAT.key, b"%d" % number)) == 0
         pauses.note(HEARTBEAT.key, REJECTED)
     assert pauses.wait_s(frame(HEARTBEAT.key, b"999")) == 0
+
+
+def test_many_rejections_in_a_second_wait_though_the_requests_differ() -> None:
+    pauses, time = after_rejections(0)
+    for number in range(3 * REJECTIONS_PER_SECOND):
+        wait_s = pauses.wait_s(frame(HEARTBEAT.key, b"%d" % (number % 2)))
+        assert wait_s <= REJECTION_PAUSE_MS_MAX / 1000
+        time.now += wait_s
+        pauses.note(HEARTBEAT.key, REJECTED)
+    assert time.now - 100.0 >= 1.9, "two seconds' worth had to wait"
+    time.now += 1
+    assert pauses.wait_s(frame(HEARTBEAT.key, b"another")) == 0
 
 
 def test_long_requests_that_differ_in_length_differ() -> None:

@@ -212,7 +212,12 @@ def test_a_commit_that_fails_leaves_no_metadata(tmp_path: Path, monkeypatch: pyt
     assert outcomes == [True]
 
 
-OURS_TO_SET = (*iceberg_table.FEW_FILES, *iceberg_table.NO_RETRIES, iceberg_table.SNAPSHOT_AGE)
+OURS_TO_SET = (
+    *iceberg_table.FEW_FILES,
+    *iceberg_table.NO_RETRIES,
+    iceberg_table.SNAPSHOT_AGE,
+    iceberg_table.SNAPSHOTS_MAX,
+)
 
 
 def table_of_another_version(folder: Path) -> TestTable:
@@ -263,9 +268,11 @@ def test_a_table_that_says_no_age_of_snapshots_keeps_them_for_five_days(
     assert table.offsets() == list(range(50))
 
 
-def test_a_table_that_is_made_keeps_snapshots_for_the_day_that_it_says(tmp_path: Path) -> None:
+def test_a_table_that_is_made_says_for_how_long_it_keeps_how_many_snapshots(tmp_path: Path) -> None:
     table = table_of_three(tmp_path / "orders", "iceberg")
-    assert metadata_of(table)[1][iceberg_table.SNAPSHOT_AGE] == str(DAY_MS)
+    properties = metadata_of(table)[1]
+    assert properties[iceberg_table.SNAPSHOT_AGE] == str(DAY_MS)
+    assert properties["penstock.history.max-snapshots"] == "300"
 
 
 def test_batches_beside_each_other_write_to_a_table_of_another_version(

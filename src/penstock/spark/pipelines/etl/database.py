@@ -53,8 +53,9 @@ class Database(Protocol):
     def is_unique(self, table: str, column: str) -> bool:
         """Whether no value comes twice, as far as the database knows. Refuses what cannot be read by it."""
 
-    def cautions(self, table: str, column: str) -> list[str]:
-        """What a reader by this column can miss, and what to do about it."""
+    def cautions(self, table: str, column: str, *, is_unique: bool = False) -> list[str]:
+        """What a reader by this column can miss, and what to do about it. `is_unique`: the user says that no
+        value comes twice."""
 
     def look(self, table: str, column: str, *, below_largest: bool) -> Look:
         """How far the table goes now, and who can still add rows up to there."""
@@ -107,6 +108,23 @@ _NO_ZONE: Final = (
     "its clock goes back an hour in autumn, and rows of the second hour are not read: let it hold UTC, or be "
     "timestamptz"
 )
+_DRAWN_AHEAD: Final = (
+    "{column} of {table} is numbered by the sequence {sequence}, of which a session draws {cache} numbers at "
+    "once: rows that it inserts later can have numbers below those that were read, which are not read. Draw "
+    "one at a time (alter sequence {sequence} cache 1; a session keeps what it has drawn until it ends), or "
+    "read the table by a time of change"
+)
+# One that the column owns, as of serial and identity, or one that its default draws from.
+_SEQUENCES_CACHED: Final = """
+    select seqrelid::regclass::text, seqcache from pg_sequence where seqcache > 1 and seqrelid in (
+        select pg_get_serial_sequence(%(table)s, %(column)s)::regclass
+        union select d.refobjid from pg_attrdef f
+            join pg_attribute a on a.attrelid = f.adrelid and a.attnum = f.adnum
+            join pg_depend d on d.classid = 'pg_attrdef'::regclass and d.objid = f.oid
+                and d.refclassid = 'pg_class'::regclass
+            where f.adrelid = %(table)s::regclass and a.attname = %(column)s)
+    order by 1
+"""
 _NUMERIC: Final = 1700
 _DECIMAL_DIGITS_MAX: Final = 38
 
@@ -149,9 +167,19 @@ class Postgres:
         found = self._connection.execute(_IS_UNIQUE, (name, column)).fetchone()
         return found is not None and bool(found[0])
 
-    def cautions(self, table: str, column: str) -> list[str]:
+    def cautions(self, table: str, column: str, *, is_unique: bool = False) -> list[str]:
         kinds = {field.name: field.type for field in self.fields(table)}
-        return [_NO_ZONE.format(column=column, table=table)] if kinds.get(column) == "timestamp_ntz" else []
+        _check_fields(table, [column], list(kinds))
+        named = {"table": self._table(table).as_string(self._connection), "column": column}
+        found = self._connection.execute(_SEQUENCES_CACHED, named).fetchall()
+        # Also of numbers that never come twice: that says nothing about the order in which they come.
+        told = [
+            _DRAWN_AHEAD.format(column=column, table=table, sequence=sequence, cache=cache)
+            for sequence, cache in found
+        ]
+        if kinds[column] == "timestamp_ntz" and not is_unique:
+            told.append(_NO_ZONE.format(column=column, table=table))
+        return told
 
     def _check_primary(self) -> None:
         found = self._connection.execute("select pg_is_in_recovery()").fetchone()
@@ -276,10 +304,10 @@ class Sqlite:
         self._check_growing(table, column)
         return self._is_only_key(table, column) and "AUTOINCREMENT" in self._words(table)
 
-    def cautions(self, table: str, column: str) -> list[str]:
+    def cautions(self, table: str, column: str, *, is_unique: bool = False) -> list[str]:
         words = self._words(table)
         is_numbered = self._is_only_key(table, column) and not {"WITHOUT", "ROWID"} <= words
-        is_given_again = is_numbered and "AUTOINCREMENT" not in words
+        is_given_again = is_numbered and "AUTOINCREMENT" not in words and not is_unique
         return [_NUMBERS_REUSED.format(table=table, column=column)] if is_given_again else []
 
     def _is_only_key(self, table: str, column: str) -> bool:

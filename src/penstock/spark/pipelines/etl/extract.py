@@ -76,7 +76,7 @@ def source_notes(source: FromDatabase) -> list[str]:
     """What a reader of the table has to know: rows that wait, and rows that can be missed."""
     growing = growing_of(source)
     with closing(connect(source.url)) as database:
-        cautions = [] if source.is_unique else database.cautions(source.table, source.column)
+        cautions = database.cautions(source.table, source.column, is_unique=source.is_unique)
         if not growing.holds_newest_back(database):
             return cautions
     return [

@@ -7,6 +7,7 @@ the target, and the number of the batch and the offsets of its rows are recorded
     penstock_batches     the last batch of each query
     penstock_offsets     one past the last offset that a target holds of each partition
     penstock_staging_…   rows on their way; unlogged. A commit removes its own, and what is older than a day
+    penstock_deleted_…   beside a target whose rows have versions and can be deleted: what tombstones deleted
 
 Rule 1: a batch that is recorded is not taken again. Who asks holds a lock on the query's row. But if it has
         rows that the target has not, the checkpoint is older than the target, and that is refused.
@@ -14,6 +15,8 @@ Rule 2: rows of attempts that nobody told of are never taken.
 Rule 3: offsets that the target holds are refused, so that a new checkpoint does not bring all rows again.
 Rule 4: a row that PostgreSQL refuses is found and reported; the others are taken.
 Rule 5: nobody is waited for longer than LOCK_S_MAX. A task that hangs in its COPY holds up no commit.
+Rule 6: commits that look for deletions in one target come one after another. Two queries that load it from
+        two topics would otherwise not see what the other is about to delete.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -107,6 +110,8 @@ def prepare(target: Target, schema: "StructType") -> None:
             connected.execute(_SETUP)
             connected.execute(staging)
             connected.execute(_table_ddl(target, schema))
+            if target.remembers_deleted:
+                _make_deleted(connected, target)
             found = connected.execute(sql.SQL("select * from {} limit 0").format(target.identifier))
             known = [column.name for column in found.description or []]
             if missing := [name for name in target.columns if name not in known]:
@@ -130,6 +135,20 @@ def _table_ddl(target: Target, schema: "StructType") -> sql.Composed:
         columns.append(sql.SQL("primary key ({})").format(names(target.key)))
     return sql.SQL("create table if not exists {} ({})").format(
         target.identifier, sql.SQL(", ").join(columns)
+    )
+
+
+def _make_deleted(connected: "psycopg.Connection[Any]", target: Target) -> None:
+    """With the types of the target's columns, which may be another's."""
+    found = connected.execute("select to_regclass(%s)", (target.deleted.as_string(connected),)).fetchone()
+    if found is not None and found[0] is not None:
+        return
+    assert target.version is not None, "else nothing is remembered"
+    columns = names((*target.key, target.version))
+    copied = sql.SQL("create table {} as select {} from {} with no data")
+    connected.execute(copied.format(target.deleted, columns, target.identifier))
+    connected.execute(
+        sql.SQL("alter table {} add primary key ({})").format(target.deleted, names(target.key))
     )
 
 
@@ -197,6 +216,9 @@ def _committed(
         _remove(connected, target, attempts)
         return False
     check_spans(spans, ends)
+    if target.remembers_deleted:
+        # Until the transaction ends. Not on the table of deletions, where vacuum would be in the way.
+        connected.execute("select pg_advisory_xact_lock(hashtext('penstock'), hashtext(%s))", (name,))
     rows = sum(each.rows for each in staged)
     _check_staged(connected, target, attempts, rows)
     refused = list(taken(connected, target, attempts))

@@ -6,6 +6,8 @@ all are bad, each costs what a row costs there: no request and no search.
 
 Rule 1: whatever a table has against a row is found in its statement: who calls has set constraints immediate.
 Rule 2: a right that the user has not is no matter of rows. Only policies of rows are.
+Rule 3: where rows have versions, a deleted one is remembered with that of its tombstone. An older row that
+        comes later would otherwise find nothing newer than itself, and come back.
 """
 
 import hashlib
@@ -19,6 +21,8 @@ from psycopg import sql
 from penstock.spark.pipelines.etl.spec import DELETED
 
 ROWS_SINGLY: Final = 1_000
+_READABLE_BYTES_MAX: Final = 40
+"""Of the name of a target within that of another table, with room for the name of an index: 63 in all."""
 REFUSED: Final = (
     psycopg.DataError,
     psycopg.IntegrityError,
@@ -75,6 +79,18 @@ class Target(NamedTuple):
     @property
     def identifier(self) -> sql.Identifier:
         return sql.Identifier(*self.table.split("."))
+
+    @property
+    def remembers_deleted(self) -> bool:
+        return self.deletes and self.version is not None
+
+    @property
+    def deleted(self) -> sql.Identifier:
+        """The table of keys and versions that tombstones have deleted, in the schema of the target."""
+        *schema, name = self.table.split(".")
+        if len(name.encode()) > _READABLE_BYTES_MAX:  # PostgreSQL cuts names, and two could become one
+            name = hashlib.sha256(name.encode()).hexdigest()[:16]
+        return sql.Identifier(*schema, f"penstock_deleted_{name}")
 
 
 class StagedRow(NamedTuple):
@@ -133,19 +149,56 @@ def _is_gone() -> sql.Composed:
 def _deleting(target: Target, rows: sql.Composed) -> tuple[sql.Composed, sql.Composed]:
     """What comes before the insert, and the rows that are inserted. A key is deleted or inserted, never both:
     only its newest row counts."""
-    same_key = sql.SQL(" and ").join(
-        sql.SQL("kept.{0} = newest.{0}").format(sql.Identifier(name)) for name in target.key
-    )
-    is_newer = sql.Composed([])
+    is_newer, remembering = sql.Composed([]), sql.Composed([])
     if target.version is not None:
-        is_newer = sql.SQL(" and (kept.{0} is null or newest.{0} >= kept.{0})").format(
-            sql.Identifier(target.version)
-        )
+        version = sql.Identifier(target.version)
+        is_newer = sql.SQL(" and (kept.{0} is null or newest.{0} >= kept.{0})").format(version)
+        rows, remembering = _newer_than_deleted(target, version, rows), _remembering(target, version)
     before = sql.SQL(
-        "with newest as ({}), gone as (delete from {} kept using newest where penstock_gone and {}{}) "
-    ).format(rows, target.identifier, same_key, is_newer)
+        "with newest as ({}), gone as (delete from {} kept using newest where penstock_gone and {}{}){} "
+    ).format(rows, target.identifier, _same_key(target, "kept", "newest"), is_newer, remembering)
     left = sql.SQL("select {} from newest where not penstock_gone").format(names(target.columns))
     return before, left
+
+
+def _same_key(target: Target, *tables: str) -> sql.Composed:
+    one, other = map(sql.Identifier, tables)
+    equal = (sql.SQL("{0}.{2} = {1}.{2}").format(one, other, sql.Identifier(name)) for name in target.key)
+    return sql.SQL(" and ").join(equal)
+
+
+def _newer_than_deleted(target: Target, version: sql.Identifier, rows: sql.Composed) -> sql.Composed:
+    """Those rows that no tombstone with a larger version was before. One of the same version was earlier, so
+    the row counts, as it does against a row."""
+    return sql.SQL(
+        "select found.* from ({rows}) found where not exists (select from {deleted} deleted "
+        "where {same_key} and (found.{version} is null or found.{version} < deleted.{version}))"
+    ).format(
+        rows=rows,
+        deleted=target.deleted,
+        same_key=_same_key(target, "deleted", "found"),
+        version=version,
+    )
+
+
+def _remembering(target: Target, version: sql.Identifier) -> sql.Composed:
+    """Changes to the table of deletions. A key is there only while it has no row, so that the table grows by
+    keys that stay deleted. A tombstone without a version is older than all that have one: not noted."""
+    return sql.SQL(
+        ", noted as (insert into {deleted} as deleted ({columns}) select {columns} from newest "
+        "where penstock_gone and {version} is not null and not exists "
+        "(select from {table} kept where {same_as_kept} and kept.{version} > newest.{version}) "
+        "on conflict ({key}) do update set {version} = excluded.{version}), "
+        "forgotten as (delete from {deleted} deleted using newest where not penstock_gone and {same_key})"
+    ).format(
+        deleted=target.deleted,
+        columns=sql.SQL(", ").join([*map(sql.Identifier, target.key), version]),
+        version=version,
+        table=target.identifier,
+        same_as_kept=_same_key(target, "kept", "newest"),
+        same_key=_same_key(target, "deleted", "newest"),
+        key=names(target.key),
+    )
 
 
 def _newest_first(target: Target) -> sql.Composable:

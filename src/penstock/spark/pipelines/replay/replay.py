@@ -16,6 +16,7 @@ Rule 3: two runs of the same replay at a time are refused.
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -130,6 +131,16 @@ def check(settings: ReplaySettings) -> None:
         raise CommandFailed(f"{settings.replay_name!r} cannot be the name of a replay: it names a folder too")
 
 
+def _check_condition(spark: "SparkSession", settings: ReplaySettings, stop: Stop) -> None:
+    """Before the replay is begun, which is known by its condition from then on."""
+    where = settings.where
+    if where is None:
+        return
+    files = listed(settings.folder).there
+    with suppress(GivenUp):  # the run ends at its own first step, and says so
+        done_by_spark(spark, lambda: _filtered(rows_in(spark, files), where), stop, give_up_when_asked=1)
+
+
 def dry_run(spark: "SparkSession", settings: ReplaySettings, stop: Stop) -> DryReport:
     check(settings)
     index = _Index(spark, settings)
@@ -168,6 +179,7 @@ def _counted(
 def replay(spark: "SparkSession", settings: ReplaySettings, stop: Stop, tell: Tell) -> ReplayReport:
     """Until all is sent, or until a stop is asked for."""
     check(settings)
+    _check_condition(spark, settings, stop)
     claim(settings.checkpoint_folder, settings.identity)
     began = time.monotonic()
     instead = "Wait for it, or give another --name for a replay of its own"
@@ -338,14 +350,32 @@ def _selected(spark: "SparkSession", where: str | None, times: Times, chosen: Sl
     if times.end_ms is not None:
         is_before = F.col("timestamp") < F.timestamp_millis(F.lit(times.end_ms))
         rows = rows.where(F.coalesce(is_before, F.col(BEYOND) < times.end_ms))
-    if where is None:
-        return rows
+    return rows if where is None else _filtered(rows, where)
+
+
+def _filtered(rows: "DataFrame", where: str) -> "DataFrame":
     try:
-        return rows.where(where)
+        found = rows.where(where)
     except PySparkException as problem:
         raise CommandFailed(
             f"--where {where!r} is no condition on the rows of the table: {reason(problem)}"
         ) from problem
+    if _asks_for_now(found):
+        raise CommandFailed(
+            f"--where {where!r} asks for the current time, or for who or where the session is. A replay that "
+            "goes on later would be given another answer, and select other rows: give --start and --end, "
+            "which keep what they meant at the first start, or write the time out "
+            "(timestamp '2026-03-01 12:00:00')"
+        )
+    return found
+
+
+def _asks_for_now(rows: "DataFrame") -> bool:
+    """By the plan that Spark has made of it, so whatever the function is called and wherever it stands."""
+    spark: Any = rows.sparkSession
+    current = spark._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    plan: Any = rows
+    return bool(plan._jdf.queryExecution().analyzed().containsPattern(current))
 
 
 def _records(rows: "DataFrame", settings: ReplaySettings) -> "DataFrame":

@@ -476,3 +476,36 @@ def test_whoever_reads_a_table_is_told_what_waits_and_what_can_be_missed(url: st
     assert "SQLite gives the number of a deleted row of told again" in again
     assert source_notes(numbers._replace(is_unique=True)) == []
     assert source_notes(numbers._replace(table="counting")) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "ddl", "sequence"),
+    [
+        ("cached_serial", "create table cached_serial (id serial primary key)", "cached_serial_id_seq"),
+        (
+            "Cached identity",
+            'create table "Cached identity" (id bigint generated always as identity primary key)',
+            '"Cached identity_id_seq"',
+        ),
+        (
+            "cached_default",
+            "create sequence shared_numbers; "
+            "create table cached_default (id bigint primary key default 1000 + nextval('shared_numbers'))",
+            "shared_numbers",
+        ),
+    ],
+)
+def test_whoever_reads_by_numbers_that_are_drawn_ahead_is_told(
+    url: str, table: str, ddl: str, sequence: str
+) -> None:
+    """A session with smaller numbers in its cache inserts rows below those that were read."""
+    made(url, ddl)
+    source = FromDatabase(url, table, "id", None)
+    assert source_notes(source) == []
+    made(url, f"alter sequence {sequence} cache 20")
+    (ahead,) = source_notes(source)
+    assert f"id of {table} is numbered by the sequence {sequence}, of which a session draws 20" in ahead
+    assert f"alter sequence {sequence} cache 1" in ahead
+    assert source_notes(source._replace(is_unique=True)) == [ahead], "it says nothing about an order"
+    made(url, f'create view "view of {table}" as select * from "{table}"')
+    assert len(source_notes(source._replace(table=f"view of {table}"))) == 1, "of a view it is not known"
