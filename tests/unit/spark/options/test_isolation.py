@@ -97,6 +97,6 @@ def test_a_level_that_there_is_not_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["archive", "detect", "etl", "insights", "audit"])
 def test_commands_have_the_option(command: str) -> None:
-    importlib.import_module(f"penstock.cli.pipeline_{command}")
+    importlib.import_module(f"penstock.cli.pipeline.{command}")
     shown = CliRunner().invoke(pipeline_app, [command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
     assert "--isolation" in shown.output

@@ -9,7 +9,7 @@ from penstock.errors import CommandFailed
 from penstock.spark.pipelines.detect.detect import check_columns
 from penstock.spark.pipelines.detect.rules import Kind, Rules, Stream, parse_rules, read_rules
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "detect" / "payments.toml"
+EXAMPLE = Path(__file__).parents[5] / "examples" / "detect" / "payments.toml"
 RULE = 'name = "fast"\nkind = "count"\nwithin = "1m"\nat_least = 5\n'
 STREAM = '[stream]\nschema = "card string, amount double"\n'
 
